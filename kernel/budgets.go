@@ -139,6 +139,9 @@ func (k *Kernel) sealAside(ctx context.Context, who *Caller, p Proposal, stdin i
 		if err := k.checkHoldsNone(who, &p); err != nil { // before a tool works on its input
 			return m, err
 		}
+		if err := k.checkTraps(ctx, who, &p); err != nil {
+			return m, err
+		}
 		if stdin, err = k.expand(ctx, who, &p, stdin); err != nil {
 			return m, err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -157,9 +158,6 @@ func (k *Kernel) canEgress(ctx context.Context, s *sealed) error {
 		return nil
 	}
 	const op = "reach hosts"
-	if len(s.capsule.EgressInspect)+len(s.capsule.EgressSecrets) > 0 {
-		return fault.New(fault.Refused, "egress_lost", op, errors.New("this palyra has no requests inspected"))
-	}
 	if k.cfg.Egress == nil {
 		return fault.New(fault.Refused, "egress_lost", op, errors.New("the call names hosts, and no palyra-egress is here to lead to them")).
 			WithHint("install palyra-egress beside palyra, or start it for palyrad: docs/EGRESS.md")
@@ -177,10 +175,11 @@ type outlet struct {
 	stop    func() bool // the watch for its loss; false: it has seen it
 	until   time.Time   // the end of its time at palyra-egress
 	cut     bool        // the way was over, and the run was ended for it
+	roots   *os.File    // the call's authority; nil if nothing is inspected
 }
 
-// Descriptors of an outlet in this process: the session, and the end for palyra-cell.
-const outletFiles = 2
+// Descriptors of an outlet in this process: the session, the end for palyra-cell, and the authority.
+const outletFiles = 3
 
 // beyond is the time that palyra-egress gives a call on top of its limit: palyra-cell ends it there.
 const beyond = time.Minute
@@ -198,13 +197,21 @@ func (c *call) openEgress(ctx context.Context, spec *isolate.Spec, files *isolat
 	wall := min(spec.Limits.Wall+beyond, maxLimits().Wall)
 	until := time.Now().Add(wall)
 	owner := c.who.owner()
-	session, err := c.k.cfg.Egress.Open(ctx, &client.Order{Rules: c.s.capsule.EgressHosts, Limits: client.Limits{Wall: wall}, Owner: owner.Name, Reserve: owner.Reserve})
+	session, err := c.k.cfg.Egress.Open(ctx, &client.Order{Rules: c.s.capsule.EgressHosts, Inspect: c.s.capsule.EgressInspect, Uses: c.s.orderUses(), Capsule: c.s.id, Limits: client.Limits{Wall: wall}, Owner: owner.Name, Reserve: owner.Reserve})
 	if err != nil {
 		hold.Release()
 		return nil, nil, err
 	}
-	run, cancel := context.WithCancel(ctx)
 	w := &outlet{session: session, files: hold, until: until}
+	if err = c.giveSecrets(ctx, session); err == nil && spec.Egress.Roots {
+		w.roots, err = authority(session)
+	}
+	if err != nil {
+		session.Close() // err says more
+		hold.Release()
+		return nil, nil, err
+	}
+	run, cancel := context.WithCancel(ctx)
 	over := make(chan struct{})
 	seen := make(chan bool, 1)
 	go func() { // until end
@@ -221,7 +228,7 @@ func (c *call) openEgress(ctx context.Context, spec *isolate.Spec, files *isolat
 		defer cancel()
 		return !<-seen
 	}
-	files.Egress = session.Cell()
+	files.Egress, files.Roots = session.Cell(), w.roots
 	return run, w, nil
 }
 
@@ -229,24 +236,38 @@ func (c *call) openEgress(ctx context.Context, spec *isolate.Spec, files *isolat
 // in the names that the program asked for. It returns an error if
 // the way was over before the run, most often because palyra-egress was lost: then what went over it
 // isn't known.
-func (w *outlet) end(ctx context.Context, res *isolate.Result, values scrub.Values) error {
+func (w *outlet) end(ctx context.Context, res *isolate.Result, values scrub.Values, trip *tripwire) error {
 	if w.session == nil {
 		return nil
 	}
 	defer w.files.Release()
+	if w.roots != nil {
+		defer w.roots.Close()
+	}
 	w.cut = !w.stop()
 	closed := w.session.Close
 	if ctx.Err() != nil {
 		closed = w.session.CloseNow
 	}
 	e, err := closed()
+	name := func(s string) string { return trip.name(unnamed(values, s)) }
+	if e != nil {
+		for i := range e.Leaks {
+			e.Leaks[i].Host = name(e.Leaks[i].Host)
+		}
+		trip.saw(e.Leaks...)
+	}
 	if e != nil && res != nil && res.Evidence != nil {
 		for i := range e.Connections {
 			c := &e.Connections[i]
-			c.Host, c.ServerName = unnamed(values, c.Host), unnamed(values, c.ServerName)
+			c.Host, c.ServerName = name(c.Host), name(c.ServerName)
 		}
 		for i := range e.Denied {
-			e.Denied[i].Host = unnamed(values, e.Denied[i].Host)
+			e.Denied[i].Host = name(e.Denied[i].Host)
+		}
+		for i := range e.Requests {
+			r := &e.Requests[i]
+			r.Method, r.Path = name(r.Method), name(r.Path)
 		}
 		res.Evidence.Egress = *e
 	}
@@ -265,7 +286,7 @@ func (w *outlet) end(ctx context.Context, res *isolate.Result, values scrub.Valu
 // being recorded.
 func (c *call) withoutHosts(p receipt.Predicate, err error) (receipt.Predicate, bool) {
 	r := c.out.Result
-	if !errors.Is(err, receipt.ErrTooLarge) || r == nil || r.Evidence == nil || len(r.Evidence.Egress.Connections)+len(r.Evidence.Egress.Denied) == 0 {
+	if !errors.Is(err, receipt.ErrTooLarge) || r == nil || r.Evidence == nil || len(r.Evidence.Egress.Connections)+len(r.Evidence.Egress.Denied)+len(r.Evidence.Egress.Requests) == 0 {
 		return p, false
 	}
 	e := &r.Evidence.Egress
@@ -273,7 +294,8 @@ func (c *call) withoutHosts(p receipt.Predicate, err error) (receipt.Predicate, 
 	for _, d := range e.Denied {
 		e.MoreDenied += d.Times
 	}
-	e.Connections, e.Denied = nil, nil
+	e.MoreRequests += int64(len(e.Requests))
+	e.Connections, e.Denied, e.Requests = nil, nil, nil
 	b, err := canon.Marshal(r.Evidence)
 	p.Evidence = b
 	return p, err == nil

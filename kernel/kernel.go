@@ -17,6 +17,7 @@
 //	output.go     the program's output, counted and bounded
 //	secrets.go    secrets of the vault that the program can read
 //	egress.go     hosts that the program can reach
+//	uses.go       secrets that are put into its requests, and that it can't read
 //	exchange.go   a call that asks a program which runs already, and starts none
 //	planted.go    the program's leftovers in its workspace
 //	record.go     the statements that are signed and logged, and recovery
@@ -159,6 +160,7 @@ type Kernel struct {
 	told      atomic.Pointer[func(principal string, bytes int)] // see OnLogged
 
 	layers layers // of calls under way
+	traps  traps  // see uses.go
 
 	calls sync.WaitGroup // one for each call
 	dying sync.WaitGroup // one for each lane, for each dismissed one, and for a prepare
@@ -450,6 +452,7 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 	}
 	c.lookAfter(ctx) // lists traps in the workspace
 	c.nameLayer()
+	outcome, err = c.leaked(ctx, outcome, err)
 
 	// Result and receipt.
 	return c.end(ctx, outcome, err)

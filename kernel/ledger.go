@@ -29,6 +29,11 @@ func (k *Kernel) Record(ctx context.Context, a Act) (index uint64, err error) {
 		return 0, err
 	}
 	defer k.calls.Done()
+	return k.record(ctx, a)
+}
+
+// record is Record for a call, which is counted already.
+func (k *Kernel) record(ctx context.Context, a Act) (index uint64, err error) {
 	s := k.state
 	e, err := receipt.ActEntry(s.att(), receipt.Act{
 		Version: receipt.ActVersion, Act: a.Act, Principal: a.Principal, Subject: a.Subject, Detail: a.Detail,

@@ -50,6 +50,7 @@ type output struct {
 	w     *os.File      // the program's end, until the program has started
 	to    io.Writer     // nil: no reader
 	scrub *scrub.Stream // of the reading goroutine; nil removes nothing
+	marks *scrub.Stream // likewise: placeholders, of which the first ends the run
 	queue chan []byte   // reader to writer; closed by finish
 	done  chan struct{} // closed by the writer; by finish if there is none
 
@@ -102,10 +103,15 @@ func newOutput(to io.Writer) *output {
 	return &output{to: to, kept: sha256.New(), queue: make(chan []byte, queueDepth), done: make(chan struct{})}
 }
 
-// remove has the values of secrets removed from what is read. Call it before start.
-func (s *streams) remove(values scrub.Values) {
-	for _, o := range s.out {
+// remove has the values of secrets, and placeholders, removed from what is read. Call it before start.
+func (s *streams) remove(values scrub.Values, trip *tripwire) {
+	for i, o := range s.out {
 		o.scrub = values.Stream()
+		where := []string{evidence.LeakStdout, evidence.LeakStderr}[i]
+		if s.tty != nil {
+			where = evidence.LeakTerminal
+		}
+		o.marks = trip.stream(where)
 	}
 }
 
@@ -128,7 +134,7 @@ func (s *streams) read(o, other *output) {
 	buf := make([]byte, chunk/16) // most programs print little
 	for {
 		n, err := o.r.Read(buf)
-		s.take(o, other, o.scrub.Next(buf[:n]))
+		s.take(o, other, o.marks.Next(o.scrub.Next(buf[:n])))
 		if errors.Is(err, os.ErrDeadlineExceeded) && s.extend(o) {
 			continue
 		}
@@ -136,7 +142,8 @@ func (s *streams) read(o, other *output) {
 			continue
 		}
 		if err != nil {
-			s.take(o, other, o.scrub.End())
+			s.take(o, other, o.marks.Next(o.scrub.End()))
+			s.take(o, other, o.marks.End())
 			o.held = err != io.EOF && (s.tty == nil || !errors.Is(err, errEnded))
 			return
 		}

@@ -9,6 +9,7 @@ import (
 
 	"palyra/crypt/receipt"
 	"palyra/crypt/scrub"
+	"palyra/isolate/evidence"
 	"palyra/kernel/internal/planted"
 )
 
@@ -50,7 +51,8 @@ func (c *call) unname(p *receipt.Planted) {
 	values := c.k.values(&c.who.Principal)
 	for i := range p.Found {
 		f := &p.Found[i]
-		f.Path, f.Target = unnamed(values, f.Path), unnamed(values, f.Target)
+		f.Path = c.trip.look(evidence.LeakPlanted, unnamed(values, f.Path))
+		f.Target = c.trip.look(evidence.LeakPlanted, unnamed(values, f.Target))
 	}
 	slices.SortFunc(p.Found, receipt.Finding.Compare)
 	p.Found = slices.CompactFunc(p.Found, func(f, g receipt.Finding) bool { return f.Compare(g) == 0 })

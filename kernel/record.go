@@ -45,6 +45,7 @@ type call struct {
 	intent   *uint64
 	decision receipt.Decision
 	approval *receipt.Approval
+	trip     *tripwire     // nil: the call uses no secrets
 	look     *planted.Look // at the workspace, since the program started; nil if the call has none to write to
 }
 
@@ -182,6 +183,9 @@ func (c *call) close() {
 // over says that this call will get no further result. From here on any process may close its
 // intent if that has none.
 func (c *call) over() {
+	if c.trip != nil {
+		c.trip.marks.Wipe()
+	}
 	if c.signed != nil {
 		c.k.state.live.Unmark(c.out.CallID)
 	}
@@ -195,7 +199,12 @@ func (c *call) execute(ctx context.Context, l *lane, g grant.Grant, spec *isolat
 		return receipt.Failed, err
 	}
 	streams := c.streams
-	streams.remove(c.k.values(&c.who.Principal))
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	if err := c.setTripwire(end); err != nil {
+		return receipt.Refused, err
+	}
+	streams.remove(c.k.values(&c.who.Principal), c.trip)
 	deadline := time.Now().Add(spec.Limits.Wall)
 	streams.start()
 	files := c.s.files(nil, streams.out[0].w, streams.out[1].w)
@@ -218,7 +227,7 @@ func (c *call) execute(ctx context.Context, l *lane, g grant.Grant, spec *isolat
 		return outcomeOf(nil, err)
 	}
 	res, err := l.runner.Run(run, g, spec, files)
-	lost := outlet.end(ctx, res, c.k.values(&c.who.Principal))
+	lost := outlet.end(ctx, res, c.k.values(&c.who.Principal), c.trip)
 	c.s.closeSecrets()
 	streams.release()
 	output, delivered := streams.drain(deadline)

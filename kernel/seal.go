@@ -35,21 +35,22 @@ type sealed struct {
 	bytes   []byte // canonical JSON of capsule
 	id      canon.Digest
 
-	place    *place
-	program  *program
-	operands []operand
-	envCode  []string        // variables that lead to code that isn't the system's
-	copies   []*os.File      // sealed copies of operands, made by holdOperands
-	stdin    *pin.Sealed     // nil unless Stdin is sealed
-	hold     *budget.Hold    // the memory of all copies
-	numbers  *budget.Hold    // the descriptors of copies
-	layer    *sharedLayer    // of a staged workspace; see staged.go
-	layers   *layers         // that it is one of
-	caches   []*cache.Cache  // see caches.go
-	secrets  []*os.File      // their values, from openSecrets until the run is over
-	ownLayer bool            // it was made for this call
-	effect   Effect          // of a tool; nil: none
-	mcp      *vocabulary.MCP // of an exchange; nil: a program runs
+	place        *place
+	program      *program
+	operands     []operand
+	envCode      []string        // variables that lead to code that isn't the system's
+	copies       []*os.File      // sealed copies of operands, made by holdOperands
+	stdin        *pin.Sealed     // nil unless Stdin is sealed
+	hold         *budget.Hold    // the memory of all copies
+	numbers      *budget.Hold    // the descriptors of copies
+	layer        *sharedLayer    // of a staged workspace; see staged.go
+	layers       *layers         // that it is one of
+	caches       []*cache.Cache  // see caches.go
+	secrets      []*os.File      // their values, from openSecrets until the run is over
+	placeholders []placeholder   // of uses, from spec on
+	ownLayer     bool            // it was made for this call
+	effect       Effect          // of a tool; nil: none
+	mcp          *vocabulary.MCP // of an exchange; nil: a program runs
 
 	closing sync.Once
 	lent    atomic.Int32 // goroutines that use it besides its owner; below 0 when closed
@@ -311,7 +312,7 @@ func (s *sealed) spec() *isolate.Spec {
 	c := s.capsule
 	x := &isolate.Spec{
 		Version: 1, Capsule: s.id, Tier: c.TierFloor,
-		Argv: s.program.argv, Env: c.Env, Cwd: c.Cwd,
+		Argv: s.program.argv, Env: s.withPlaceholders(c.Env), Cwd: c.Cwd,
 		Exec: c.Executable, Limits: c.Limits, Stdin: c.Stdin.Mode, Operands: []isolate.File{},
 		Network: c.Network, Session: c.Session, Workspace: c.Workspace, Mounts: c.Mounts, Caches: c.Caches, Secrets: secretNames(c.Secrets), TTY: c.TTY,
 	}

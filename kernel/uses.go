@@ -1,27 +1,416 @@
 package kernel
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
 	vocabulary "palyra/call"
 	"palyra/call/egress"
+	"palyra/crypt/receipt"
+	"palyra/crypt/scrub"
+	"palyra/crypt/vault"
+	"palyra/internal/budget"
+	"palyra/internal/fault"
+	"palyra/isolate/egress/client"
+	sealing "palyra/isolate/egress/sealed"
+	"palyra/isolate/evidence"
 	"palyra/kernel/capsule"
+	"palyra/kernel/internal/pin"
 )
 
 // A call can use secrets that its program never has: palyra-egress puts them into requests, in place
 // of placeholders in the program's environment. The capsule names each use, with the version and
 // record of its secret. The placeholders are drawn for one call and are in its spec alone, so that
-// equal calls have equal capsules.
+// equal calls have equal capsules. A value is opened in the last step before the program, sealed for
+// palyra-egress's key and that use, and wiped.
+//
+// A placeholder that is seen elsewhere is a tripwire: the call ends, its outcome is "failed" with
+// "placeholder_leaked", and an act of the journal says where. palyra-egress looks at what goes to
+// hosts; the output, names of planted files and later proposals are looked at here. Files aren't: a
+// program may keep in one what it needs for its requests, and the placeholder is worth nothing later.
 
 // blankPlaceholders returns variables as long as those with the placeholders of uses.
-func blankPlaceholders(uses []vocabulary.EgressSecret) (env []string) {
-	for i, x := range uses {
-		if i > 0 && capsule.Name(uses[i-1].Use) == capsule.Name(x.Use) {
-			continue
-		}
+func blankPlaceholders(uses []vocabulary.EgressSecret) []string {
+	return variables(drawPlaceholders(uses))
+}
+
+// placeholder is one use of a call's, with what the program has in place of the secret.
+type placeholder struct {
+	egress.Use
+	vocabulary.EgressSecret
+	text string
+}
+
+// drawPlaceholders draws one placeholder for each variable.
+func drawPlaceholders(uses []vocabulary.EgressSecret) []placeholder {
+	var all []placeholder
+	for _, x := range uses {
 		u, err := egress.ParseUse(x.Use)
 		if err != nil {
-			panic("kernel: internal error: a use that wasn't checked: " + err.Error())
+			panic(fmt.Sprintf("kernel: internal error: the sealed use of a secret: %v", err))
 		}
-		env = append(env, u.Name+"="+egress.NewPlaceholder(u.Form))
+		p := placeholder{Use: u, EgressSecret: x}
+		if i := slices.IndexFunc(all, func(o placeholder) bool { return o.Name == u.Name }); i >= 0 {
+			p.text = all[i].text
+		} else {
+			p.text = egress.NewPlaceholder(u.Form)
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+// variables returns "NAME=PLACEHOLDER", each once.
+func variables(all []placeholder) (env []string) {
+	for _, p := range all {
+		if e := p.Name + "=" + p.text; !slices.Contains(env, e) {
+			env = append(env, e)
+		}
 	}
 	return env
+}
+
+// withPlaceholders returns env with the variables of the call's placeholders, which the first call
+// draws.
+func (s *sealed) withPlaceholders(env []string) []string {
+	if len(s.capsule.EgressSecrets) == 0 {
+		return env
+	}
+	if s.placeholders == nil {
+		s.placeholders = drawPlaceholders(s.capsule.EgressSecrets)
+	}
+	env = append(slices.Clip(env), variables(s.placeholders)...)
+	slices.SortFunc(env, func(a, b string) int { return strings.Compare(capsule.Name(a), capsule.Name(b)) })
+	return env
+}
+
+// orderUses are the uses as palyra-egress is told them.
+func (s *sealed) orderUses() (uses []client.Use) {
+	for _, p := range s.placeholders {
+		uses = append(uses, client.Use{Use: p.EgressSecret.Use, Placeholder: p.text})
+	}
+	return uses
+}
+
+// giveSecrets opens the values of the call's uses and hands them to palyra-egress, each sealed for its
+// use in this call.
+func (c *call) giveSecrets(ctx context.Context, session *client.Session) error {
+	if len(c.s.placeholders) == 0 {
+		return nil
+	}
+	const op = "give palyra-egress its secrets"
+	var boxes [][]byte
+	if err := c.k.withVault(ctx, op, func(v *vault.Vault) error {
+		for _, p := range c.s.placeholders {
+			ref, err := vault.ParseRef(p.Ref)
+			if err != nil {
+				return err
+			}
+			value, err := v.GetRecord(ctx, ref, p.Version, p.Record)
+			if err != nil {
+				return err
+			}
+			var box []byte
+			if err = checkPlaced(p.Place, value.Bytes()); err == nil {
+				if err = c.k.cfg.Scrub.Add(budget.Owner{Name: c.who.Principal.ID, Reserve: c.who.Reserve}, ref.Key(), value.Bytes()); err == nil {
+					box, err = sealing.Seal(session.Key(), c.s.id, client.Use{Use: p.EgressSecret.Use, Placeholder: p.text}, value.Bytes())
+				}
+			}
+			value.Wipe()
+			if err != nil {
+				return fault.New(orKind(err, fault.Refused), orReason(err, "invalid_input"), fmt.Sprintf("use secret %q", ref), err).WithHint(fault.HintOf(err))
+			}
+			boxes = append(boxes, box)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	return session.Give(boxes)
+}
+
+// checkPlaced refuses a value that can't stand in its place of a request (RFC 9110 §5.5).
+func checkPlaced(p egress.Place, value []byte) error {
+	switch {
+	case len(value) == 0 || len(value) > sealing.MaxValue:
+		return fault.New(fault.Refused, "too_large", "check value", fmt.Errorf("a value of %d bytes, and 1 to %d can be put in", len(value), sealing.MaxValue))
+	case p.Kind != egress.InHeader:
+		return nil
+	case slices.ContainsFunc(value, func(b byte) bool { return b < ' ' || b == 0x7f }):
+		return fault.New(fault.Refused, "invalid_input", "check value", errors.New("a header can't have its newlines or control characters")).
+			WithHint("store it without the newline at its end: printf %s VALUE | palyra vault set REF")
+	case value[0] == ' ' || value[len(value)-1] == ' ':
+		return fault.New(fault.Refused, "invalid_input", "check value", errors.New("a header can't begin or end with its blanks"))
+	}
+	return nil
+}
+
+func orKind(err error, kind fault.Kind) fault.Kind {
+	if fault.ReasonOf(err) != "" {
+		return fault.KindOf(err)
+	}
+	return kind
+}
+
+func orReason(err error, reason string) string {
+	if r := fault.ReasonOf(err); r != "" {
+		return r
+	}
+	return reason
+}
+
+// authority is a file with the authority that palyra-egress made for the call.
+func authority(session *client.Session) (*os.File, error) {
+	f, err := pin.Bytes("palyra-authority", []byte(session.Authority()))
+	if err != nil {
+		return nil, sealFault("show the authority of a call", err)
+	}
+	return f, nil
+}
+
+// Where palyra itself sees a placeholder.
+const (
+	leakCall = "call" // in a later proposal
+)
+
+// tripwire finds the placeholders of one call where none belongs. A nil tripwire finds none.
+type tripwire struct {
+	marks *scrub.Registry
+	end   context.CancelFunc // of the run
+
+	mu    sync.Mutex
+	leaks []evidence.Leak // guarded by mu; bounded by evidence.MaxLeaks
+}
+
+// markPrefix begins the name under which a placeholder is removed from text.
+const markPrefix = "placeholder of "
+
+// setTripwire has the call's placeholders looked for, until the call is over. The first that is seen
+// ends the run.
+func (c *call) setTripwire(end context.CancelFunc) error {
+	if len(c.s.placeholders) == 0 {
+		return nil
+	}
+	t := &tripwire{marks: scrub.NewOwn(), end: end}
+	for _, p := range c.s.placeholders {
+		if err := t.marks.Add(budget.Owner{}, markPrefix+p.Name, []byte(p.text)); err != nil {
+			return err
+		}
+	}
+	c.trip = t
+	c.k.traps.add(c)
+	return nil
+}
+
+// stream returns a stream that removes placeholders from a part of the output.
+func (t *tripwire) stream(where string) *scrub.Stream {
+	if t == nil {
+		return nil
+	}
+	s := t.marks.Of("").Stream()
+	s.Tell(func(mark string) { t.saw(evidence.Leak{Name: strings.TrimPrefix(mark, markPrefix), Where: where}) })
+	return s
+}
+
+// name returns a name that a program chose without placeholders.
+func (t *tripwire) name(name string) string {
+	if t == nil {
+		return name
+	}
+	return unnamed(t.marks.Of(""), name)
+}
+
+// look is name for one that mustn't have a placeholder.
+func (t *tripwire) look(where, name string) string {
+	if t == nil {
+		return name
+	}
+	s := t.stream(where)
+	s.Next([]byte(name))
+	s.End()
+	return t.name(name)
+}
+
+// saw notes leaks, each once, and ends the run.
+func (t *tripwire) saw(leaks ...evidence.Leak) {
+	if t == nil || len(leaks) == 0 {
+		return
+	}
+	t.mu.Lock()
+	for _, l := range leaks {
+		if len(t.leaks) < evidence.MaxLeaks && !slices.Contains(t.leaks, l) {
+			t.leaks = append(t.leaks, l)
+		}
+	}
+	t.mu.Unlock()
+	t.end()
+}
+
+func (t *tripwire) seen() []evidence.Leak {
+	if t == nil {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.leaks)
+}
+
+// leaked returns the outcome of a call whose placeholder was seen, and outcome and cause for another.
+// The act is durable when it returns, and a version that is to be revoked has expired.
+func (c *call) leaked(ctx context.Context, outcome string, cause error) (string, error) {
+	leaks := c.trip.seen()
+	if len(leaks) == 0 {
+		return outcome, cause
+	}
+	ctx = context.WithoutCancel(ctx)
+	if r := c.out.Result; r != nil && r.Evidence != nil {
+		r.Evidence.Egress.Leaks = leaks
+	}
+	var errs error
+	var told []string
+	for _, l := range leaks {
+		if slices.Contains(told, l.Name) {
+			continue
+		}
+		told = append(told, l.Name)
+		errs = errors.Join(errs, c.k.tell(ctx, c.trapOf(l.Name), c.who.Principal.ID, l))
+	}
+	return receipt.Failed, leakFault("run", leaks[0], errs)
+}
+
+func leakFault(op string, l evidence.Leak, more error) error {
+	return fault.New(fault.Refused, "placeholder_leaked", op, errors.Join(fmt.Errorf("the placeholder of %s", l), more)).
+		WithHint("the secret itself went nowhere else; look at what the program did with the variable: only requests that a use names may have it")
+}
+
+// trapOf is the trap of one of the call's variables.
+func (c *call) trapOf(name string) trap {
+	for _, p := range c.s.placeholders {
+		if p.Name == name {
+			return trap{call: c.out.CallID, run: c.run, placeholder: p}
+		}
+	}
+	return trap{call: c.out.CallID, run: c.run, placeholder: placeholder{Use: egress.Use{Name: name}}} // palyra-egress names another
+}
+
+// tell records a leak, and has the version of the secret expire if the use says so.
+func (k *Kernel) tell(ctx context.Context, t trap, principal string, l evidence.Leak) error {
+	a := Act{Act: ActTripwire, Principal: principal, Subject: t.Ref, Detail: map[string]string{"call": t.call, "variable": l.Name, "where": l.Where}}
+	if t.run != "" {
+		a.Detail["run"] = t.run
+	}
+	if l.Host != "" {
+		a.Detail["host"] = l.Host
+		if l.Port != 0 {
+			a.Detail["host"] += ":" + strconv.Itoa(int(l.Port))
+		}
+	}
+	var err error
+	if t.Revoke {
+		a.Detail["version"] = strconv.FormatUint(t.Version, 10)
+		a.Detail["revoked"] = "true"
+		if err = k.revoke(ctx, t); err != nil {
+			a.Detail["revoked"] = "false"
+		}
+	}
+	_, rerr := k.record(ctx, a)
+	return errors.Join(err, rerr)
+}
+
+// ActTripwire is the act of a placeholder that was seen where it doesn't belong. Its subject is the
+// secret.
+const ActTripwire = "secret.tripwire"
+
+func (k *Kernel) revoke(ctx context.Context, t trap) error {
+	const op = "revoke secret"
+	ref, err := vault.ParseRef(t.Ref)
+	if err != nil {
+		return err
+	}
+	return k.withVault(ctx, op, func(v *vault.Vault) error { return v.Expire(ctx, ref, t.Version, t.Record) })
+}
+
+// trap is a placeholder that a call of this process was given.
+type trap struct {
+	call, run string
+	placeholder
+}
+
+// traps are the newest of them. They are no secrets; a proposal that has one says that it was passed
+// on.
+type traps struct {
+	mu   sync.Mutex
+	by   map[string]trap // by the placeholder's random part
+	ring []string        // the keys, the oldest first
+}
+
+const (
+	maxTraps = 4096
+	drawn    = 40 // bytes of a placeholder behind its form
+)
+
+func (t *traps) add(c *call) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.by == nil {
+		t.by = make(map[string]trap)
+	}
+	for _, p := range c.s.placeholders {
+		key := p.text[len(p.text)-drawn:]
+		if _, known := t.by[key]; !known {
+			t.ring = append(t.ring, key)
+		}
+		t.by[key] = trap{call: c.out.CallID, run: c.run, placeholder: p}
+	}
+	for len(t.ring) > maxTraps {
+		delete(t.by, t.ring[0])
+		t.ring = slices.Delete(t.ring, 0, 1)
+	}
+}
+
+// find returns the trap of a placeholder that text has, in either case.
+func (t *traps) find(text string) (trap, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.by) == 0 {
+		return trap{}, false
+	}
+	text = strings.ToLower(text)
+	run := 0
+	for i := range len(text) {
+		if c := text[i]; c >= 'a' && c <= 'z' || c >= '0' && c <= '9' {
+			run++
+		} else {
+			run = 0
+		}
+		if run >= drawn {
+			if x, ok := t.by[text[i+1-drawn:i+1]]; ok {
+				return x, true
+			}
+		}
+	}
+	return trap{}, false
+}
+
+// checkTraps refuses a proposal with the placeholder of another call.
+func (k *Kernel) checkTraps(ctx context.Context, who *Caller, p *Proposal) error {
+	for _, text := range slices.Concat([]string{string(p.Input)}, p.Argv, p.Env) {
+		x, ok := k.traps.find(text)
+		if !ok {
+			continue
+		}
+		l := evidence.Leak{Name: x.Name, Where: leakCall}
+		var err error
+		if k.state != nil {
+			err = k.tell(ctx, x, who.Principal.ID, l)
+		}
+		return leakFault("check call", l, err)
+	}
+	return nil
 }

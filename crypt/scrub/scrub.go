@@ -95,6 +95,12 @@ func newRegistry(total, each, reserve int64) *Registry {
 // Pool is the account of what the values take, in bytes.
 func (r *Registry) Pool() budget.Account { return r.pool }
 
+// A mask is the name of its value between these.
+const (
+	maskFront = "[secret "
+	maskEnd   = "]"
+)
+
 // arena is the size of the memory that values of an owner share.
 const arena = 16 << 10
 
@@ -123,7 +129,7 @@ func (r *Registry) Add(o budget.Owner, name string, value []byte) error {
 			clear(p)
 		}
 	}()
-	mask := []byte("[secret " + name + "]")
+	mask := []byte(maskFront + name + maskEnd)
 	n, cost := 0, size+int64(len(mask))
 	for _, p := range all {
 		n += len(p)
@@ -293,7 +299,11 @@ type Stream struct {
 	v    Values
 	held []byte // the end of what came, with which a value may begin
 	out  []byte
+	tell func(name string) // nil: not told
 }
+
+// Tell has found called, with its name, for each value that is removed from now on.
+func (s *Stream) Tell(found func(name string)) { s.tell = found }
 
 // Stream returns a Stream of the values.
 func (v Values) Stream() *Stream { return &Stream{v: v} }
@@ -329,6 +339,9 @@ func (s *Stream) next(b []byte, last bool) []byte {
 		if n == 0 {
 			i++
 			continue
+		}
+		if s.tell != nil {
+			s.tell(string(mask[len(maskFront) : len(mask)-len(maskEnd)]))
 		}
 		out = append(append(out, b[from:i]...), mask...)
 		i += n

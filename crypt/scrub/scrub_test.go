@@ -467,3 +467,26 @@ func BenchmarkAdd(b *testing.B) {
 		r.Wipe()
 	}
 }
+
+// TestTell: a stream says what it removed, by name, whatever the parts that the text comes in.
+func TestTell(t *testing.T) {
+	r := NewOwn()
+	for name, value := range map[string]string{"one": "the first value", "two": "the second value"} {
+		if err := r.Add(budget.Owner{}, name, []byte(value)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text := "a the first value, dGhlIHNlY29uZCB2YWx1ZQ==, the first value"
+	for _, part := range []int{1, 7, len(text)} {
+		var told []string
+		s := r.Of("").Stream()
+		s.Tell(func(name string) { told = append(told, name) })
+		for rest := text; rest != ""; rest = rest[min(part, len(rest)):] {
+			s.Next([]byte(rest[:min(part, len(rest))]))
+		}
+		s.End()
+		if fmt.Sprint(told) != "[one two one]" {
+			t.Errorf("in parts of %d: %q", part, told)
+		}
+	}
+}

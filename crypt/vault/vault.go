@@ -674,6 +674,31 @@ func (v *Vault) Remove(ctx context.Context, r Ref) error {
 	})
 }
 
+// Expire ends a version of a secret now, if it has this record: it's kept, and isn't given out any
+// more. One that has expired stays as it is.
+func (v *Vault) Expire(ctx context.Context, r Ref, n uint64, record canon.Digest) error {
+	return v.with(ctx, func() error {
+		x, err := v.version(r, n)
+		if err != nil {
+			return err
+		}
+		if i := x.info(r); n == 0 || x.Digest != record {
+			return fault.New(fault.Refused, "changed", fmt.Sprintf("expire secret %q", r), errors.New("its record is another one than was used"))
+		} else if i.Expired() {
+			return nil
+		}
+		idx := v.idx.clone()
+		at, _ := idx.find(r)
+		now := time.Now().UTC().Truncate(time.Second)
+		for j := range idx.Secrets[at].Versions {
+			if y := &idx.Secrets[at].Versions[j]; y.Version == n {
+				y.Expires = &now
+			}
+		}
+		return v.commit(ctx, v.head, idx, v.kek)
+	})
+}
+
 // List returns the newest version of each secret, by scope and key.
 func (v *Vault) List(ctx context.Context) (out []Info, err error) {
 	err = v.with(ctx, func() error {

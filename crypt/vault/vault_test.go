@@ -14,6 +14,7 @@ import (
 	"palyra/crypt/keyring"
 	"palyra/crypt/receipt"
 	"palyra/crypt/seal"
+	"palyra/internal/canon"
 	"palyra/internal/fault"
 )
 
@@ -674,4 +675,38 @@ func BenchmarkVault(b *testing.B) {
 			s.Wipe()
 		}
 	})
+}
+
+// TestExpire: a version ends at once, and no other; a version of another record doesn't.
+func TestExpire(t *testing.T) {
+	const name = "vault://global/token"
+	h := newHouse(t)
+	v := h.create(t)
+	set(t, v, name, "the first")
+	set(t, v, name, "the second")
+	first, err := func() (canon.Digest, error) {
+		_, d, err := v.Find(t.Context(), ref(t, name), 1)
+		return d, err
+	}()
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused(t, v.Expire(t.Context(), ref(t, name), 2, first), fault.Refused, "changed")
+	refused(t, v.Expire(t.Context(), ref(t, name), 0, first), fault.Refused, "changed")
+	refused(t, v.Expire(t.Context(), ref(t, name), 3, first), fault.NotFound, "not_found")
+	for range 2 { // the second changes nothing
+		epoch := v.Epoch()
+		if err := v.Expire(t.Context(), ref(t, name), 1, first); err != nil {
+			t.Fatal(err)
+		}
+		wants(t, v, name, 0, "the second")
+		_, err = v.GetRecord(t.Context(), ref(t, name), 1, first)
+		refused(t, err, fault.Refused, "secret_expired")
+		if epoch > 3 && v.Epoch() != epoch {
+			t.Errorf("epoch %d after %d", v.Epoch(), epoch)
+		}
+	}
+	if _, err := v.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
 }

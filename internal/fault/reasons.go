@@ -261,6 +261,8 @@ var vocabularies = [...]Vocabulary{
 		{Code: "secret_in_call", Kinds: []Kind{Usage},
 			Says: "Arguments, variables or input have a secret's value, which would stand in records.",
 			Do:   "let the program read it in a file: --secret NAME=vault://SCOPE/KEY, or secrets of process.run"},
+		{Code: "placeholder_leaked", Kinds: []Kind{Refused},
+			Says: "The placeholder of a secret was seen where it doesn't belong, and the call ended. The secret went nowhere."},
 		{Code: "backup_corrupt", Kinds: []Kind{Integrity}},
 		{Code: "backup_wrong_key", Kinds: []Kind{Denied},
 			Do: "name the identity whose public key the backup was made for: --identity FILE"},

@@ -118,6 +118,12 @@ const (
 	LeakClear  = "clear"  // in bytes of a connection that passes
 	LeakProxy  = "proxy"  // in what a proxy was asked
 	LeakTLS    = "tls"    // in a greeting of TLS to an inspected host
+
+	// Seen by palyra.
+	LeakStdout   = "stdout"   // in the program's output
+	LeakStderr   = "stderr"   //
+	LeakTerminal = "terminal" //
+	LeakPlanted  = "planted"  // in the name of a file that it left in its workspace
 )
 
 // Leak is one place in which the placeholder of a secret was seen.
@@ -130,7 +136,8 @@ type Leak struct {
 	Port uint32 `json:"port,omitempty" unit:"port"`
 	// Where is "host", "method", "path", "query", "header" or "body" of a request, "dns" for a name
 	// that was looked up, "clear" for bytes of a connection that passes, "proxy" for what a proxy was
-	// asked, or "tls" for a greeting.
+	// asked, or "tls" for a greeting; or, as palyra saw it, "stdout", "stderr" or "terminal" for output,
+	// or "planted" for the name of a file that the program left in its workspace.
 	Where string `json:"where"`
 }
 
