@@ -24,11 +24,14 @@ type Request struct {
 	Status             int    // of the answer
 }
 
-// Requests returns those that arrived.
-func (w *World) Requests() []Request {
+// Requests returns those that arrived, in order.
+func (w *World) Requests() (out []Request) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return append([]Request(nil), w.requests...)
+	for _, r := range w.requests {
+		out = append(out, *r)
+	}
+	return out
 }
 
 // Want sets the token without which nothing below /private is given out: as Bearer, or as a password
@@ -66,36 +69,49 @@ func (w *World) hold(out http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// noted is a handler whose requests are noted.
+// noted is a handler whose requests are noted before they are answered.
 func (w *World) noted(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
-		n := Request{Host: r.Host, Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery, Authorization: r.Header.Get("Authorization"), Protocol: r.Proto}
-		s := &status{ResponseWriter: out, code: http.StatusOK}
-		defer func() {
-			n.Status = s.code
-			w.mu.Lock()
-			w.requests = append(w.requests, n)
-			w.changedLocked()
-			w.mu.Unlock()
-		}()
+		n := &Request{Host: r.Host, Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery, Authorization: r.Header.Get("Authorization"), Protocol: r.Proto}
+		w.mu.Lock()
+		w.requests = append(w.requests, n)
+		w.changedLocked()
+		w.mu.Unlock()
+		s := &noting{ResponseWriter: out, w: w, of: n}
 		h.ServeHTTP(s, r)
+		s.note(http.StatusOK)
 	})
 }
 
-// status remembers the code of an answer.
-type status struct {
+// noting notes the code of an answer.
+type noting struct {
 	http.ResponseWriter
-	code int
+	w  *World
+	of *Request // guarded by w.mu
+}
+
+func (n *noting) note(code int) {
+	n.w.mu.Lock()
+	defer n.w.mu.Unlock()
+	if n.of.Status == 0 {
+		n.of.Status = code
+	}
 }
 
 // WriteHeader notes the code.
-func (s *status) WriteHeader(code int) {
-	s.code = code
-	s.ResponseWriter.WriteHeader(code)
+func (n *noting) WriteHeader(code int) {
+	n.note(code)
+	n.ResponseWriter.WriteHeader(code)
+}
+
+// Write notes that all is well, if nothing else was said.
+func (n *noting) Write(b []byte) (int, error) {
+	n.note(http.StatusOK)
+	return n.ResponseWriter.Write(b)
 }
 
 // Flush passes on.
-func (s *status) Flush() { s.ResponseWriter.(http.Flusher).Flush() }
+func (n *noting) Flush() { n.ResponseWriter.(http.Flusher).Flush() }
 
 // private serves what wants the token: /private/repo.git, /private/mod, /private/simple, an npm
 // registry at /private/npm/, /private/echo, which says what it was sent, and a model at /private/v1.

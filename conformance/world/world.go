@@ -130,7 +130,7 @@ type World struct {
 	asked    map[[2]string]int // how often, by name and type
 	queries  []Query           //
 	conns    []*counted        // in the order of accept
-	requests []Request         // in the order of their answers
+	requests []*Request        // in the order of arrival
 	held     chan struct{}     // closed when requests for /hold are answered; nil until Hold
 	holding  int               // requests that wait for it
 	token    string            // what is private wants it; "" for none
