@@ -5,20 +5,25 @@
 //go:debug updatemaxprocs=0
 
 // Command palyra-egress is the only process of Palyra that resolves names and connects to hosts,
-// each for a call whose rules allow it. It has no keys, no policy and no files, starts nothing, and
-// confines itself before it reads its first order.
+// each for a call whose rules allow it. It has no keys of ours, no policy and no files, starts
+// nothing, and confines itself before it reads its first order. It reads the requests to hosts that
+// a call has inspected, and has the values of secrets that go into them for as long as the call
+// lasts.
 //
 //	palyra-egress                                    by palyra, with a socket on descriptor 3
 //	palyra-egress keep                               the same, and started anew whenever it ends
 //	palyra-egress -connect /run/palyra/egress.sock   as a service: palyrad listens there
 //
-// With -nameserver ADDRESS[:PORT] it asks that one in place of those in /etc/resolv.conf.
+// With -nameserver ADDRESS[:PORT] it asks that one in place of those in /etc/resolv.conf, and with
+// -roots FILE it trusts the certificates in that file in place of the host's. Both are read at the
+// start: a change of the host's roots is one for the next palyra-egress.
 //
 // It is not meant to be started by hand: without a socket it says so and exits with status 2.
 package main
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"flag"
 	"fmt"
@@ -65,6 +70,7 @@ func serve(args []string) error {
 	flags.SetOutput(io.Discard)
 	path := flags.String("connect", "", "")
 	nameserver := flags.String("nameserver", "", "")
+	roots := flags.String("roots", "", "")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -77,6 +83,10 @@ func serve(args []string) error {
 		if c.Nameserver, err = parseServer(*nameserver); err != nil {
 			return err
 		}
+	}
+	var err error
+	if c.Roots, err = readRoots(*roots); err != nil {
+		return err
 	}
 	conn, err := open(*path)
 	if err != nil {
@@ -92,6 +102,27 @@ func serve(args []string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	return egress.Serve(ctx, conn, c)
+}
+
+// readRoots reads the certificates of a file, or else the host's; a host without roots has no host to
+// trust.
+func readRoots(file string) (*x509.CertPool, error) {
+	if file == "" {
+		pool, err := x509.SystemCertPool()
+		if err != nil {
+			return x509.NewCertPool(), nil
+		}
+		return pool, nil
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(b) {
+		return nil, fmt.Errorf("-roots %q: no certificate in it", file)
+	}
+	return pool, nil
 }
 
 func parseServer(s string) (netip.AddrPort, error) {

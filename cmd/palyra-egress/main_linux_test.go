@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -15,8 +16,13 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"palyra/call/egress"
+	"palyra/internal/canon"
 	"palyra/isolate/egress/client"
+	"palyra/isolate/egress/inspect"
+	"palyra/isolate/egress/sealed"
 )
 
 // build builds the program as it ships.
@@ -138,6 +144,90 @@ func TestConfined(t *testing.T) {
 			t.Errorf("descriptor %s is %s", fd.Name(), to)
 		}
 	}
+}
+
+// TestSecrets: the confined program makes an authority, opens values and locks them in memory, for as
+// long as their call lasts.
+func TestSecrets(t *testing.T) {
+	p, err := client.Start(build(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	o := &client.Order{Rules: []string{"a.example:443"}, Inspect: []string{"GET a.example:443"}, Capsule: canon.Sum(nil),
+		Uses: []client.Use{{Use: "T=vault://global/t header:authorization a.example:443", Placeholder: egress.NewPlaceholder("")}}}
+	s, err := p.Open(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(s.Authority(), "-----BEGIN CERTIFICATE-----") {
+		t.Errorf("authority %q", s.Authority())
+	}
+	box, err := sealed.Seal(s.Key(), o.Capsule, o.Uses[0], []byte("the value of a secret"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	locked := func() string {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", child(t, os.Getpid(), "palyra-egress")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, _ := strings.Cut(string(b), "\nVmLck:")
+		line, _, _ := strings.Cut(rest, "\n")
+		return strings.TrimSpace(line)
+	}
+	if got := locked(); got != "0 kB" {
+		t.Errorf("before: %s are locked", got)
+	}
+	if err := s.Give([][]byte{box}); err != nil {
+		t.Fatal(err)
+	}
+	if got := locked(); got == "0 kB" || got == "" {
+		t.Errorf("with a value: %q are locked", got)
+	}
+	if _, err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := locked(); got != "0 kB" {
+		t.Errorf("after: %s are locked", got)
+	}
+}
+
+// TestRoots: certificates are read from the file that is named, and from no other.
+func TestRoots(t *testing.T) {
+	a, err := inspect.NewAuthority(egressRules(t, "a.example").All(), time.Now(), time.Now().Add(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "roots.pem")
+	if err := os.WriteFile(file, []byte(a.PEM()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	one := x509.NewCertPool()
+	one.AppendCertsFromPEM([]byte(a.PEM()))
+	if got, err := readRoots(file); err != nil || !got.Equal(one) {
+		t.Errorf("%v", err)
+	}
+	if got, err := readRoots(""); err != nil || got == nil || got.Equal(one) {
+		t.Errorf("the host's: %v", err)
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []string{file, file + "x"} {
+		if _, err := readRoots(f); err == nil {
+			t.Errorf("%s: read", f)
+		}
+	}
+}
+
+func egressRules(t *testing.T, texts ...string) egress.Rules {
+	t.Helper()
+	rs, err := egress.ParseRules(texts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rs
 }
 
 // TestKeep: sessions are lost with a palyra-egress that is killed, and the next one opens in the one

@@ -41,7 +41,7 @@ var rooms = []Room{
 		May: []string{"transport", "hub", "kernel", "authz", "isolate", "crypt", "call", "internal"}},
 	{Path: "cmd/palyra-cell", Does: "the only one that starts the programs of calls; no signing keys, no policy, no network", Own: true,
 		May: []string{"authz/grant", "isolate", "call", "internal/canon", "internal/fault"}},
-	{Path: "cmd/palyra-egress", Does: "resolves and connects for calls; no policy, no keys, no files", Own: true,
+	{Path: "cmd/palyra-egress", Does: "resolves, connects and inspects requests for calls; no policy, no keys of ours, no files", Own: true,
 		May: []string{"call/egress", "isolate/egress", "isolate/selfconfine"}},
 	{Path: "cmd/palyra-tool", Does: "the built-in tools; runs inside a cell, links nothing of what confines or decides", Own: true,
 		May: []string{"internal/canon", "internal/fault", "internal/git", "internal/patch", "internal/toolproto", "internal/tools"}, Tests: []string{"internal/sample"}},
@@ -168,7 +168,7 @@ var forbidden = map[string][]string{
 	"cmd/palyra-cell": {"palyra/crypt", "palyra/kernel", "palyra/hub", "palyra/authz/policy", "palyra/authz/approval",
 		"net", "net/http", "os/exec", "crypto/tls", "plugin", "github.com/cedar-policy/cedar-go", "golang.org/x/mod"},
 	"cmd/palyra-egress": {"palyra/crypt", "palyra/kernel", "palyra/hub", "palyra/authz", "palyra/transport", "palyra/isolate/cell", "palyra/isolate/egress/client",
-		"net/http", "crypto/tls", "os/exec", "plugin", "github.com/cedar-policy/cedar-go", "golang.org/x/mod", "golang.org/x/crypto", "modernc.org"},
+		"os/exec", "plugin", "github.com/cedar-policy/cedar-go", "golang.org/x/mod", "golang.org/x/crypto", "modernc.org"},
 	"cmd/palyra-tool": {"palyra/crypt", "palyra/kernel", "palyra/hub", "palyra/authz", "palyra/isolate", "net", "net/http", "crypto/tls", "os/exec",
 		"plugin", "golang.org/x/mod", "golang.org/x/net"},
 	// isolate/cell/serve, isolate/rlimit and isolate/internal/steps are there to fork.

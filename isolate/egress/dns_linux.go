@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"cmp"
 	"errors"
 	"net"
 	"slices"
@@ -84,6 +85,13 @@ func (s *session) resolveTCP(c *net.TCPConn) {
 // neither.
 func (s *session) query(packet []byte) (*dns.Query, []byte) {
 	q, err := dns.Parse(packet)
+	if err == nil && s.leaks(cmp.Or(q.Name, q.Asked()), evidence.LeakDNS) {
+		return nil, nil
+	}
+	if found := s.Watch().InName(string(packet)); found != "" { // elsewhere, or in what is no query
+		s.leak(evidence.Leak{Name: found, Where: evidence.LeakDNS})
+		return nil, nil
+	}
 	if s.queries.Add(1) > s.limits.Queries {
 		if err != nil {
 			s.deny("query", 0, evidence.DenyLimit)

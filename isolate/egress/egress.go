@@ -38,6 +38,7 @@
 package egress
 
 import (
+	"crypto/x509"
 	"net/netip"
 
 	"palyra/isolate/egress/wire"
@@ -57,6 +58,8 @@ type Config struct {
 	Descriptors int
 	// Lookups is how many names may be asked for at once. Default: 64.
 	Lookups int
+	// Roots are what the certificates of inspected hosts are checked with. Default: none is good.
+	Roots *x509.CertPool
 	// Log is told what went wrong with a message or a session, without names or bytes of calls.
 	// Default: nobody is.
 	Log func(string)

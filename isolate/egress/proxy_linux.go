@@ -52,6 +52,9 @@ func (s *session) target(to proxy.Target) (host string, addrs []netip.Addr, p *p
 		return host, []netip.Addr{to.Addr}, nil
 	}
 	host = to.Name
+	if s.leaks(host, evidence.LeakProxy) {
+		return "", nil, &problem{503, proxy.Failure, "the call has ended"}
+	}
 	if !s.rules.Allows(host, to.Port) {
 		return deny(evidence.DenyNotListed, fmt.Sprintf("no rule has %s", to))
 	}
@@ -149,7 +152,13 @@ func (h *head) release() {
 
 // readHead reads until parse takes what came. What it refuses is denied by name.
 func readHead[T any](h *head, most int, parse func([]byte) (T, int, error)) (v T, ok bool) {
+	watch := h.s.Watch().Stream()
+	unseen := h.rest
 	for {
+		if name := watch.Next(unseen); name != "" {
+			h.s.leak(evidence.Leak{Name: name, Where: evidence.LeakProxy})
+			return v, false
+		}
 		v, n, err := parse(h.rest)
 		if err == nil {
 			h.rest = h.rest[n:]
@@ -169,7 +178,8 @@ func readHead[T any](h *head, most int, parse func([]byte) (T, int, error)) (v T
 		if m == 0 && err != nil {
 			return v, false
 		}
-		h.rest = append(h.rest, more[:m]...)
+		unseen = more[:m]
+		h.rest = append(h.rest, unseen...)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"palyra/isolate/egress/inspect"
 	"palyra/isolate/evidence"
 )
 
@@ -58,6 +59,9 @@ type direction struct {
 	total *atomic.Int64 // what the call has passed
 	n     atomic.Int64  // what this connection has passed
 	tap   func([]byte)  // sees what passed until it is nil; of the direction's goroutine
+
+	watch  *inspect.Stream   // of the direction's goroutine; nil: finds nothing
+	leaked func(name string) // is told what watch finds
 }
 
 // take returns how much of n may pass, and gives back the rest.
@@ -153,6 +157,11 @@ func (r *relay) pass(from, to *side, d *direction) {
 
 // forward passes b on, as much as the call may pass. Otherwise it breaks the connection off.
 func (r *relay) forward(b []byte, to *side, d *direction) bool {
+	if name := d.watch.Next(b); name != "" {
+		d.leaked(name)
+		r.abort(evidence.ConnEnded)
+		return false
+	}
 	may := d.take(len(b))
 	passed, err := r.write(to, b[:may])
 	d.pay(may, passed)

@@ -3,6 +3,7 @@ package egress
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 	rule "palyra/call/egress"
 	"palyra/internal/budget"
 	"palyra/internal/fault"
+	"palyra/isolate/egress/sealed"
 	"palyra/isolate/egress/wire"
 )
 
@@ -26,7 +28,9 @@ type server struct {
 	open     *budget.Pool
 	files    *budget.Pool
 	lookups  *budget.Pool
-	share    int // of lookups, that one call may have under way
+	// inspected counts memory, in bytes.
+	inspected *budget.Pool
+	share     int // of lookups, that one call may have under way
 }
 
 // pool returns the account of something of which there are total. The calls of one owner have at
@@ -49,9 +53,12 @@ func newServer(c Config) (*server, error) {
 	if c.Log == nil {
 		c.Log = func(string) {}
 	}
+	if c.Roots == nil {
+		c.Roots = x509.NewCertPool()
+	}
 	lookups := cmp.Or(c.Lookups, 64)
 	return &server{cfg: c, names: newResolver(c.Nameserver), sessions: pool(cmp.Or(c.Sessions, 256), 0), open: pool(cmp.Or(c.Open, 1536), 0),
-		files: pool(c.Descriptors, 0), lookups: pool(lookups, waiting), share: max(1, lookups/8)}, nil
+		files: pool(c.Descriptors, 0), lookups: pool(lookups, waiting), inspected: pool(inspectedMemory, waiting), share: max(1, lookups/8)}, nil
 }
 
 // Serve serves calls until the other side of conn, a control connection, is closed or ctx is done.
@@ -165,7 +172,7 @@ func connected(fd, kind int) error {
 func (r *request) serve(ctx context.Context) {
 	defer r.conn.Close()
 	defer r.cell.Close()
-	o, rules, ferr := r.order()
+	o, s, ferr := r.order()
 	var hold *budget.Hold
 	if ferr == nil {
 		var err error
@@ -177,18 +184,33 @@ func (r *request) serve(ctx context.Context) {
 		say(r.conn, wire.Answer{Error: fault.MessageOf(ferr)})
 		return
 	}
-	if err := say(r.conn, wire.Answer{}); err != nil {
-		hold.Release()
-		return
+	a, key := wire.Answer{Authority: s.Authority()}, (*sealed.Key)(nil)
+	if len(o.Uses) > 0 {
+		var err error
+		if key, err = sealed.NewKey(); err != nil {
+			panic(fmt.Sprintf("egress: internal error: %v", err))
+		}
+		a.Key = key.Public()
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.Limits.Wall)
 	defer cancel()
+	err := say(r.conn, a)
+	if err == nil && key != nil {
+		stop := context.AfterFunc(ctx, func() { r.conn.Close() })
+		if err = s.take(r.conn, key, o); !stop() && err == nil {
+			err = errEnded
+		}
+	}
+	if err != nil {
+		s.Wipe()
+		hold.Release()
+		return
+	}
 	var watch sync.WaitGroup
 	watch.Go(func() {
 		r.conn.Read(make([]byte, 1)) // palyra says nothing more: this is the call's end
 		cancel()
 	})
-	s := newSession(r.s, o, rules)
 	ev := s.run(ctx, r.cell)
 	hold.Release() // before the evidence: who has that may open the next
 	if err := say(r.conn, ev); err != nil && !errors.Is(err, syscall.EPIPE) {
@@ -198,19 +220,16 @@ func (r *request) serve(ctx context.Context) {
 	watch.Wait()
 }
 
-// order reads the request.
-func (r *request) order() (*Order, rule.Rules, *fault.Error) {
+// order reads the request, and makes its session.
+func (r *request) order() (*Order, *session, *fault.Error) {
 	const op = "open an egress session"
 	var q wire.Request
 	if err := wire.Decode(r.text, &q, wire.MaxRequest); err != nil {
-		return nil, rule.Rules{}, fault.New(fault.Usage, "invalid_input", op, err)
+		return nil, nil, fault.New(fault.Usage, "invalid_input", op, err)
 	}
 	if q.Version != wire.Version {
-		return nil, rule.Rules{}, fault.New(fault.Refused, "helper_unusable", op, fmt.Errorf("palyra speaks version %d, palyra-egress %d", q.Version, wire.Version)).
+		return nil, nil, fault.New(fault.Refused, "helper_unusable", op, fmt.Errorf("palyra speaks version %d, palyra-egress %d", q.Version, wire.Version)).
 			WithHint("install palyra-egress with its palyra")
-	}
-	if len(q.Order.Inspect)+len(q.Order.Uses) > 0 {
-		return nil, rule.Rules{}, fault.New(fault.Usage, "invalid_input", op, errors.New("this palyra-egress inspects no requests"))
 	}
 	rules, err := rule.ParseCanonical(q.Order.Rules)
 	if err == nil && len(q.Order.Owner) > wire.MaxText {
@@ -219,10 +238,19 @@ func (r *request) order() (*Order, rule.Rules, *fault.Error) {
 	if err == nil {
 		q.Order.Limits, err = q.Order.Limits.Within()
 	}
-	if err != nil {
-		return nil, rule.Rules{}, fault.New(fault.Usage, "invalid_input", op, err)
+	var in rule.Inspection
+	if err == nil {
+		in, err = inspectionOf(&q.Order, rules)
 	}
-	return &q.Order, rules, nil
+	var s *session
+	if err == nil {
+		s = newSession(r.s, &q.Order, rules)
+		err = s.guard(&q.Order, in)
+	}
+	if err != nil {
+		return nil, nil, fault.New(fault.Usage, "invalid_input", op, err)
+	}
+	return &q.Order, s, nil
 }
 
 // say sends a message, to a palyra that may not read.

@@ -18,6 +18,7 @@ import (
 	"palyra/internal/budget"
 	"palyra/isolate/egress/handover"
 	"palyra/isolate/egress/hello"
+	"palyra/isolate/egress/inspect"
 	"palyra/isolate/egress/wire"
 	"palyra/isolate/evidence"
 )
@@ -29,7 +30,9 @@ type session struct {
 	rules  rule.Rules
 	limits wire.Limits
 	ctx    context.Context // run's
-	wg     sync.WaitGroup
+	cancel func()          // ends ctx
+	guarded
+	wg sync.WaitGroup
 
 	sentLeft, receivedLeft atomic.Int64
 	sent, received         atomic.Int64
@@ -60,7 +63,7 @@ type deniedKey struct {
 func newSession(srv *server, o *Order, rules rule.Rules) *session {
 	s := &session{srv: srv, owner: budget.Owner{Name: o.Owner, Reserve: o.Reserve}, rules: rules, limits: o.Limits, names: make(map[string]*name), next4: netip.MustParseAddr(handover.Names4).Next(),
 		closers: make(map[io.Closer]struct{}), denied: make(map[deniedKey]int), waiting: make(chan struct{}, 64),
-		looking: make(chan struct{}, srv.share)}
+		looking: make(chan struct{}, srv.share), guarded: guarded{Guard: new(inspect.Guard)}}
 	s.sentLeft.Store(o.Limits.Sent)
 	s.receivedLeft.Store(o.Limits.Received)
 	s.ev.Basis = evidence.Reported
@@ -70,7 +73,9 @@ func newSession(srv *server, o *Order, rules rule.Rules) *session {
 // run serves the call until ctx is done, and returns what it counted. Nothing of the call is open
 // then, and nothing runs for it.
 func (s *session) run(ctx context.Context, cell *os.File) *evidence.Egress {
-	s.ctx = ctx
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s.ctx, s.cancel = ctx, cancel
 	if err := s.begin(cell); err != nil {
 		if ctx.Err() == nil {
 			s.srv.cfg.logf("a cell was refused: %v", err)
@@ -82,6 +87,8 @@ func (s *session) run(ctx context.Context, cell *os.File) *evidence.Egress {
 	s.close()
 	s.wg.Wait()
 	s.files.Release()
+	s.Wipe()
+	s.ev.Requests, s.ev.MoreRequests = s.Requests()
 	s.ev.Sent, s.ev.Received, s.ev.Queries = s.sent.Load(), s.received.Load(), s.queries.Load()
 	return &s.ev
 }
@@ -379,6 +386,10 @@ type greeting struct {
 // connect connects the program's connection with one of the addresses, which are checked, and
 // passes bytes until it ends. greet is nil but for a proxy.
 func (s *session) connect(program *net.TCPConn, host string, port uint16, addrs []netip.Addr, greet *greeting) {
+	if s.Names(host, port) {
+		s.inspected(program, host, port, addrs, greet)
+		return
+	}
 	began := time.Now()
 	at := s.note(host, port)
 	if !s.own(program) { // for the time of the dial
@@ -409,13 +420,14 @@ func (s *session) connect(program *net.TCPConn, host string, port uint16, addrs 
 		if greet != nil {
 			early = greet.early
 		}
-		s.relay(program, conn, early, &c)
+		s.relay(program, conn, early, &c, evidence.Leak{Host: host, Port: uint32(port), Where: evidence.LeakClear})
 	}
 	c.DurationNS = int64(time.Since(began))
 	s.noted(at, c)
 }
 
-func (s *session) relay(program, conn *net.TCPConn, early []byte, c *evidence.Connection) {
+// relay passes bytes. A placeholder among those of the program is leak, but for its name.
+func (s *session) relay(program, conn *net.TCPConn, early []byte, c *evidence.Connection, leak evidence.Leak) {
 	r, err := newRelay(program, conn, s.limits.Idle)
 	if err != nil {
 		breakOff(program)
@@ -424,6 +436,10 @@ func (s *session) relay(program, conn *net.TCPConn, early []byte, c *evidence.Co
 		return
 	}
 	r.early = early
+	r.sent.watch, r.sent.leaked = s.Watch().Stream(), func(name string) {
+		leak.Name = name
+		s.leak(leak)
+	}
 	// What both sides say in the clear is noted as it passes, and decides nothing.
 	r.sent.tap = tap(hello.MaxClient, func(b []byte) error {
 		h, err := hello.ParseClient(b)

@@ -491,7 +491,7 @@ func goroutines() string {
 	b = b[:runtime.Stack(b, true)]
 	var out []string
 	for g := range bytes.SplitSeq(b, []byte("\n\n")) {
-		if bytes.Contains(g, []byte("egress.(*session)")) || bytes.Contains(g, []byte("egress.(*relay)")) || bytes.Contains(g, []byte("egress.dial")) {
+		if bytes.Contains(g, []byte("egress.(*session)")) || bytes.Contains(g, []byte("egress.(*relay)")) || bytes.Contains(g, []byte("egress.dial")) || bytes.Contains(g, []byte("inspect.(*link)")) {
 			out = append(out, string(g))
 		}
 	}

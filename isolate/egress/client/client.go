@@ -13,7 +13,8 @@
 // The broker decides nothing: the rules of an order are those that the call's grant allows.
 //
 // It doesn't protect against a user who can write palyra-egress's binary. A palyra-egress that was
-// taken over by what it reads can connect anywhere and miscount; it has no keys, files or programs.
+// taken over by what it reads can connect anywhere and miscount; it has no keys of
+// ours, files or programs, and of secrets those that its calls use at the time.
 package client
 
 import (

@@ -66,7 +66,7 @@ type Config struct {
 	Leaked func(evidence.Leak)
 }
 
-// Guard serves the inspected connections of one call. Its methods are safe for concurrent use; Give
+// Guard serves the inspected connections of one call. The zero Guard inspects nothing. Its methods are safe for concurrent use; Give
 // comes before Serve, and Wipe after.
 type Guard struct {
 	cfg       Config

@@ -32,7 +32,7 @@ const (
 	MaxRequest   = 128 << 10
 	MaxAnswer    = 32 << 10
 	MaxAuthority = 16 << 10 // of an Answer's Authority
-	MaxSecrets   = 2 << 20
+	MaxSecrets   = 512 << 10
 	MaxEvidence  = 2 << 20
 	MaxText      = 300 // of a host, name or rule
 	MaxPath      = 200 // of a request's path in evidence
