@@ -228,7 +228,7 @@ func (h *Hub) previewApproval(ctx context.Context, c hub.Caller, in hub.PreviewQ
 		}
 		v.Pattern, v.Text = sum, p.Text()
 	}
-	rows, err := store.View(ctx, h.st, func(tx *store.Tx) ([]store.Approval, error) {
+	rows, err := store.Scan(ctx, h.st, func(tx *store.Tx) ([]store.Approval, error) {
 		return tx.Approvals(store.ApprovalFilter{Requester: this.Requester}, store.Page{Limit: maxPreview, Bytes: listBytes})
 	})
 	if err != nil {

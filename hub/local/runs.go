@@ -174,7 +174,7 @@ func (h *Hub) listSessions(ctx context.Context, c hub.Caller, q hub.SessionQuery
 		return none, err
 	}
 	defer release()
-	rows, err := store.View(ctx, h.st, func(tx *store.Tx) ([]store.Session, error) {
+	rows, err := store.Scan(ctx, h.st, func(tx *store.Tx) ([]store.Session, error) {
 		return tx.Sessions(store.SessionFilter{Principal: q.Principal, State: state}, p)
 	})
 	if err != nil {
@@ -352,7 +352,7 @@ func (h *Hub) listRuns(ctx context.Context, c hub.Caller, q hub.RunQuery) (none 
 		return none, err
 	}
 	defer release()
-	rows, err := store.View(ctx, h.st, func(tx *store.Tx) ([]store.Run, error) {
+	rows, err := store.Scan(ctx, h.st, func(tx *store.Tx) ([]store.Run, error) {
 		if q.Only == hub.OnlyBackground {
 			return h.inBackground(tx, f, p)
 		}
@@ -449,7 +449,7 @@ func (h *Hub) listApprovals(ctx context.Context, c hub.Caller, q hub.ApprovalQue
 		f.Reader = c.User // of the others only one that waits is left, and that is the newest
 	}
 	for {
-		rows, err := store.View(ctx, h.st, func(tx *store.Tx) ([]store.Approval, error) { return tx.Approvals(f, p) })
+		rows, err := store.Scan(ctx, h.st, func(tx *store.Tx) ([]store.Approval, error) { return tx.Approvals(f, p) })
 		if err != nil {
 			return none, err
 		}

@@ -33,8 +33,9 @@ type Store struct {
 	writer *writer
 	clock  *clock.Clock
 
-	readers chan *conn // those that are free; closed by Close
-	pool    int        // how many readers there are
+	readers chan *conn    // those that are free; closed by Close
+	pool    int           // how many readers there are
+	scans   chan struct{} // has an element for each Scan that may begin
 
 	artifacts shelf
 
@@ -126,6 +127,10 @@ func open(dir string, o Options, steps []string) (_ *Store, err error) {
 	n := o.Readers
 	if n <= 0 {
 		n = 4
+	}
+	s.scans = make(chan struct{}, max(1, n/2))
+	for range cap(s.scans) {
+		s.scans <- struct{}{}
 	}
 	s.readers = make(chan *conn, n)
 	for range n {

@@ -105,15 +105,24 @@ func (tx *Tx) runByKey(principal, key string) (*Run, error) {
 
 func (tx *Tx) runs(f RunFilter, p Page) ([]Run, error) {
 	var l list
-	l.of(f.Principal)
-	if f.Session != "" {
-		l.and("session = ?", f.Session)
-	}
-	in(&l, "state", f.States)
+	l.runs(f)
+	return find(tx, "runs", selectRunOnly, "runs", &l, p, scanRun, func(r *Run) int { return len(r.IdempotencyKey) })
+}
+
+// runs narrows a list of runs.
+func (l *list) runs(f RunFilter) {
+	session := "session = ?"
 	if live(f.States) {
 		l.and("ended = 0") // follows from the states, and lets SQLite take the small index
+		l.ofFew(f.Principal)
+		session = "+" + session
+	} else {
+		l.of(f.Principal)
 	}
-	return find(tx, "runs", selectRunOnly, "runs", &l, p, scanRun, func(r *Run) int { return len(r.IdempotencyKey) })
+	if f.Session != "" {
+		l.and(session, f.Session)
+	}
+	in(l, "state", f.States)
 }
 
 func live(states []RunState) bool {

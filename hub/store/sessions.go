@@ -28,6 +28,14 @@ func (l *list) of(principal string) {
 	}
 }
 
+// ofFew is of for a list whose other conditions leave few rows, and have an index: SQLite would
+// take that of the principal's rows, who may have a million.
+func (l *list) ofFew(principal string) {
+	if l.owner = principal; principal != "" {
+		l.and("+principal = ?", principal)
+	}
+}
+
 // cursor selects something of the row at which a page begins. In a list of one
 // principal's rows another's row is none: an id tells nobody that it exists.
 func (l *list) cursor(what, table, id string) (string, []any) {

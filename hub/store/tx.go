@@ -366,7 +366,8 @@ func (s *Store) Update(ctx context.Context, f func(*Tx) error) error {
 
 // View runs f in a transaction that only reads, and returns what f returns. It
 // sees everything that Update made durable before. f must not call View or
-// Update: it holds one of few connections. ctx bounds the wait for that.
+// Update: it holds one of few connections. ctx bounds the wait for that. Lists are
+// for Scan.
 func View[T any](ctx context.Context, s *Store, f func(*Tx) (T, error)) (T, error) {
 	var zero T
 	const op = "read store"
@@ -398,6 +399,19 @@ func View[T any](ctx context.Context, s *Store, f func(*Tx) (T, error)) (T, erro
 		return zero, classify(op, err)
 	}
 	return v, nil
+}
+
+// Scan is View for an f that may look at many rows: a page of a list may hold the few that fit
+// among a million. No more than half of the readers are at that, so that no View waits for it.
+func Scan[T any](ctx context.Context, s *Store, f func(*Tx) (T, error)) (T, error) {
+	select {
+	case <-s.scans:
+	case <-ctx.Done():
+		var zero T
+		return zero, classify("read store", ctx.Err())
+	}
+	defer func() { s.scans <- struct{}{} }()
+	return View(ctx, s, f)
 }
 
 // times and digests as they are stored.
