@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"palyra/internal/canon"
 	"palyra/internal/clock"
@@ -36,6 +37,10 @@ type Store struct {
 	readers chan *conn    // those that are free; closed by Close
 	pool    int           // how many readers there are
 	scans   chan struct{} // has an element for each Scan that may begin
+
+	shrinking chan struct{} // has an element while no goroutine is in shrink
+	walMost   int64         // bytes of the write-ahead log from which on shrink is at work
+	tried     time.Time     // when shrink last was, in vain; owned by the holder of shrinking
 
 	artifacts shelf
 
@@ -128,6 +133,8 @@ func open(dir string, o Options, steps []string) (_ *Store, err error) {
 	if n <= 0 {
 		n = 4
 	}
+	s.shrinking, s.walMost = make(chan struct{}, 1), walMost
+	s.shrinking <- struct{}{}
 	s.scans = make(chan struct{}, max(1, n/2))
 	for range cap(s.scans) {
 		s.scans <- struct{}{}

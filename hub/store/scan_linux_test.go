@@ -2,6 +2,10 @@ package store
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
 	"testing"
 )
 
@@ -73,5 +77,60 @@ func TestLiveRunsByFewRows(t *testing.T) {
 		if want := "SCAN runs USING INDEX runs_live"; err != nil || plan != want {
 			t.Errorf("%+v: %q, %v, want %q", f, plan, err, want)
 		}
+	}
+}
+
+// TestScansLetLogEnd: scans that overlap without end don't let the write-ahead log grow without
+// end.
+func TestScansLetLogEnd(t *testing.T) {
+	s, err := Open(t.TempDir()+"/store", Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	s.walMost = 4 << 20
+	const updates, size = 400, 128 << 10 // 50 MiB
+	more := sync.NewCond(new(sync.Mutex))
+	written := 0 // guarded by more.L
+	var wg sync.WaitGroup
+	for at := range 2 { // each goes on for ten updates, and the other begins in the middle of it
+		wg.Go(func() {
+			for until := 5 + 5*at; until < updates; until += 10 {
+				_, err := Scan(t.Context(), s, func(tx *Tx) (int, error) {
+					n, err := tx.OpenSessions("")
+					more.L.Lock()
+					for written < until {
+						more.Wait()
+					}
+					more.L.Unlock()
+					return n, err
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	largest := int64(0)
+	for i := range updates {
+		err := s.Update(t.Context(), func(tx *Tx) error {
+			return tx.PutSetting(&Setting{Key: fmt.Sprint("k", i), Value: make([]byte, size)})
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		if fi, err := os.Stat(filepath.Join(s.dir, dbFile+"-wal")); err != nil {
+			t.Error(err)
+		} else {
+			largest = max(largest, fi.Size())
+		}
+		more.L.Lock()
+		written++
+		more.L.Unlock()
+		more.Broadcast()
+	}
+	wg.Wait()
+	if most := int64(16 << 20); largest > most {
+		t.Errorf("the write-ahead log had %d bytes, want at most %d", largest, most)
 	}
 }

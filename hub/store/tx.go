@@ -401,19 +401,6 @@ func View[T any](ctx context.Context, s *Store, f func(*Tx) (T, error)) (T, erro
 	return v, nil
 }
 
-// Scan is View for an f that may look at many rows: a page of a list may hold the few that fit
-// among a million. No more than half of the readers are at that, so that no View waits for it.
-func Scan[T any](ctx context.Context, s *Store, f func(*Tx) (T, error)) (T, error) {
-	select {
-	case <-s.scans:
-	case <-ctx.Done():
-		var zero T
-		return zero, classify("read store", ctx.Err())
-	}
-	defer func() { s.scans <- struct{}{} }()
-	return View(ctx, s, f)
-}
-
 // times and digests as they are stored.
 
 func ns(t time.Time) int64 {
