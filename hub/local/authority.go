@@ -32,8 +32,11 @@ func authorityOf(a *ca.Authority) hub.Authority {
 	return v
 }
 
-// existing returns the authority that there is. The caller holds changing.
+// existing returns the authority that there is. It doesn't wait for a change, which holds changing
+// while the journal writes.
 func (ds *devices) existing(op string) (*ca.Authority, error) {
+	ds.mu.RLock()
+	defer ds.mu.RUnlock()
 	if ds.authority == nil {
 		return nil, fault.New(fault.NotFound, "not_found", op, errors.New("there is no certificate authority yet")).
 			WithHint("the first pairing makes it: palyra devices pair")
@@ -42,8 +45,6 @@ func (ds *devices) existing(op string) (*ca.Authority, error) {
 }
 
 func (h *Hub) getAuthority(context.Context, hub.Caller, hub.None) (hub.Authority, error) {
-	h.devices.changing.Lock()
-	defer h.devices.changing.Unlock()
 	a, err := h.devices.existing("get certificate authority")
 	if err != nil {
 		return hub.Authority{}, err

@@ -66,6 +66,33 @@ func TestReplaceRoot(t *testing.T) {
 	}
 }
 
+// TestAuthorityRead: whoever asks what the authority is doesn't wait for a change, which may wait for
+// the journal.
+func TestAuthorityRead(t *testing.T) {
+	h := newHouse(t, nil)
+	_, csr := deviceKey(t)
+	h.pair(h.owner, "laptop", csr, false, "run.start")
+	h.devices.changing.Lock()
+	defer h.devices.changing.Unlock()
+	read := make(chan error, 2)
+	go func() {
+		_, err := hub.GetAuthority.Do(t.Context(), h, h.owner, hub.None{})
+		read <- err
+		_, err = h.identity()
+		read <- err
+	}()
+	for range cap(read) {
+		select {
+		case err := <-read:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(30 * time.Second): // a test that hangs fails
+			t.Fatal("it waits for the change")
+		}
+	}
+}
+
 // TestHeldAuthority: in safe mode a handshake gets the hub's certificate, and replaces neither a root
 // nor an issuer that is due.
 func TestHeldAuthority(t *testing.T) {

@@ -63,7 +63,7 @@ type devices struct {
 	live   map[string]bool          // devices that had their authority at the last look; guarded by mu
 	cut    func(device string)      // ends a device's connections; guarded by mu
 
-	authority *ca.Authority // nil: there is none yet; guarded by changing
+	authority *ca.Authority // nil: there is none yet; set under both, so that either guards it
 	roots     [][]byte      // what chains are checked against, immutable; guarded by mu
 
 	own ownCertificate
@@ -131,9 +131,9 @@ func (ds *devices) putLocked(d *store.Device) {
 
 // use takes an authority. The caller holds changing, or has the hub to itself.
 func (ds *devices) use(a *ca.Authority) {
-	ds.authority = a
 	ds.mu.Lock()
 	defer ds.mu.Unlock()
+	ds.authority = a
 	ds.roots = a.Accepted(time.Now())
 }
 

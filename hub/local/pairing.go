@@ -307,10 +307,8 @@ func (h *Hub) prepareAuthority(ctx context.Context, c hub.Caller) error {
 
 // identity returns what devices are told of this hub. Begin has made it.
 func (h *Hub) identity() (pair.Identity, error) {
-	h.devices.changing.Lock()
-	defer h.devices.changing.Unlock()
-	a := h.devices.authority
-	if a == nil {
+	a, err := h.devices.existing("pair with device")
+	if err != nil {
 		return pair.Identity{}, fault.New(fault.Unavailable, "not_ready", "pair with device", errors.New("there is no certificate authority"))
 	}
 	return pair.Identity{Domain: a.Domain(), Roots: a.Roots()}, nil
