@@ -129,7 +129,20 @@ func Replay(ctx context.Context, read Entries, size uint64, last int, from, to *
 	if last < 1 || last > MaxReplay {
 		return out, fault.New(fault.Usage, "invalid_input", op, fmt.Errorf("between 1 and %d calls are decided again", MaxReplay))
 	}
-	for d, err := range Decisions(read, size, size) {
+	// Behind the newest decision there may be any number of acts, which are none.
+	inTime := func(from, to uint64) iter.Seq2[journal.Record, error] {
+		return func(yield func(journal.Record, error) bool) {
+			for rec, err := range read(from, to) {
+				if err == nil && ctx.Err() != nil {
+					err = fault.New(fault.Canceled, "canceled", op, context.Cause(ctx))
+				}
+				if !yield(rec, err) {
+					return
+				}
+			}
+		}
+	}
+	for d, err := range Decisions(inTime, size, size) {
 		if err == nil && ctx.Err() != nil {
 			err = fault.New(fault.Canceled, "canceled", op, context.Cause(ctx))
 		}

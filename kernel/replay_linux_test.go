@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"iter"
@@ -190,6 +191,31 @@ func TestReplayIsBounded(t *testing.T) {
 		if err != nil || r.Decided != 1 || r.Skipped != 1 {
 			t.Errorf("%d decided, %d skipped, %v", r.Decided, r.Skipped, err)
 		}
+	}
+}
+
+// TestReplayEnds: the end of the request is the end of reading a journal of many acts and no
+// decision.
+func TestReplayEnds(t *testing.T) {
+	h := openHouse(t, Config{})
+	for range 3 * replayChunk {
+		if _, err := h.Record(t.Context(), Act{Act: "test.act", Principal: "uid:1"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := h.JournalStatus(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	count := 0
+	read := func(from, to uint64) iter.Seq2[journal.Record, error] {
+		count++
+		cancel()
+		return h.JournalEntries(from, to)
+	}
+	if _, err := Replay(ctx, read, s.Size, 10, h.PolicySet(), h.PolicySet()); fault.KindOf(err) != fault.Canceled || count != 1 {
+		t.Errorf("%v after reading %d times", err, count)
 	}
 }
 
