@@ -21,6 +21,7 @@ func (w *World) serveUDP(c net.PacketConn) {
 		if err != nil {
 			return
 		}
+		w.noteHeard(addrPort(c.LocalAddr()), b[:n])
 		if a := w.answer(b[:n]); a != nil {
 			c.WriteTo(a, from)
 		}
@@ -39,6 +40,7 @@ func (w *World) serveTCP(c net.Conn) {
 		if _, err := io.ReadFull(c, b); err != nil {
 			return
 		}
+		w.noteHeard(addrPort(c.LocalAddr()), b)
 		if a := w.answer(b); a != nil {
 			c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(a))), a...))
 		}

@@ -86,6 +86,7 @@ func (l listener) Accept() (net.Conn, error) {
 var ports = map[int]func(*World, net.Listener){
 	7:    each((*World).echo),
 	9:    each(func(*World, net.Conn) {}),
+	13:   each((*World).hear),
 	11:   each(func(_ *World, c net.Conn) { c.(*counted).Conn.(*net.TCPConn).SetLinger(0); c.Close() }),
 	19:   each((*World).speak),
 	53:   each((*World).serveTCP),
@@ -121,6 +122,54 @@ func (w *World) speak(c net.Conn) {
 			return
 		}
 	}
+}
+
+// hears begins the names of the sockets that take packets and say nothing.
+const hears = "hears-"
+
+// mostHeard bounds what is kept of one connection or packet.
+const mostHeard = 64 << 10
+
+// hear keeps what comes, and says that it did.
+func (w *World) hear(c net.Conn) {
+	defer c.Close()
+	b := make([]byte, 4096)
+	for kept := 0; kept < mostHeard; {
+		n, err := c.Read(b)
+		kept += n
+		w.noteHeard(addrPort(c.LocalAddr()), b[:n])
+		if err != nil {
+			return
+		}
+		if _, err := io.WriteString(c, "heard\n"); err != nil {
+			return
+		}
+	}
+}
+
+// hearPackets keeps packets. To which of the world's addresses they came isn't known.
+func (w *World) hearPackets(c net.PacketConn) {
+	b := make([]byte, 4096)
+	for {
+		n, _, err := c.ReadFrom(b)
+		if err != nil {
+			return
+		}
+		w.noteHeard(netip.AddrPort{}, b[:n])
+	}
+}
+
+func (w *World) noteHeard(at netip.AddrPort, b []byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.heard = append(w.heard, said{at, string(b)})
+	w.changedLocked()
+}
+
+// said is what was heard at once, and where.
+type said struct {
+	at   netip.AddrPort
+	text string
 }
 
 func (w *World) serveTLS(l net.Listener) {
@@ -164,6 +213,14 @@ func (w *World) handler() http.Handler {
 		fmt.Fprintf(out, "%d %x %v\n", n, h.Sum(nil), err)
 	})
 	mux.HandleFunc("/hold", w.hold)
+	mux.HandleFunc("POST /dns-query", func(out http.ResponseWriter, r *http.Request) { // RFC 8484
+		q, err := io.ReadAll(io.LimitReader(r.Body, 4096))
+		if err != nil {
+			return
+		}
+		out.Header().Set("Content-Type", "application/dns-message")
+		out.Write(w.answer(q))
+	})
 	mux.HandleFunc("/repo.git/", w.git)
 	mux.HandleFunc("/mod/", modules)
 	mux.HandleFunc("/simple/", w.simple)

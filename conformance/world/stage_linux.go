@@ -100,13 +100,7 @@ func (p *Place) begin(m Runner, env []string) int {
 	c := exec.Command("/proc/self/exe", os.Args[1:]...)
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
 	c.Env = append(append(os.Environ(), env...), stageVar+"=make", dirVar+"="+dir)
-	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	if a := c.SysProcAttr; os.Geteuid() != 0 {
-		a.Cloneflags |= syscall.CLONE_NEWUSER
-		a.UidMappings = []syscall.SysProcIDMap{{ContainerID: os.Geteuid(), HostID: os.Geteuid(), Size: 1}}
-		a.GidMappings = []syscall.SysProcIDMap{{ContainerID: os.Getegid(), HostID: os.Getegid(), Size: 1}}
-		a.AmbientCaps = []uintptr{unix.CAP_NET_BIND_SERVICE, unix.CAP_NET_ADMIN, unix.CAP_SYS_ADMIN}
-	}
+	c.SysProcAttr = inNamespaces()
 	runtime.LockOSThread() // or Pdeathsig counts the end of whichever thread starts it
 	err = c.Run()
 	var exit *exec.ExitError
@@ -123,33 +117,9 @@ func (p *Place) begin(m Runner, env []string) int {
 // prepare makes the world around this process, drops its capabilities, and becomes the tests.
 func prepare() error {
 	runtime.LockOSThread()
-	dir := os.Getenv(dirVar)
-	if err := certify(dir); err != nil {
-		return err
-	}
-	sockets, err := internet()
+	sockets, err := surround(os.Getenv(dirVar))
 	if err != nil {
 		return err
-	}
-	for _, step := range []func() error{
-		func() error { return up("lo") },
-		func() error { return up("world") },
-		func() error { return address("world", "192.31.196.1/30") },
-		func() error { return address("world", "2620:4f:8000:2::1/64") },
-		func() error { return outward("192.31.196.2") },
-		func() error { return outward("2620:4f:8000:2::2") },
-		func() error { return syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, "") },
-		func() error {
-			return over(dir, "/etc/resolv.conf", "nameserver "+Resolver+"\noptions timeout:1 attempts:2\n")
-		},
-		func() error {
-			b, err := os.ReadFile(filepath.Join(dir, "ca.pem"))
-			return errors.Join(err, over(dir, "/etc/ssl/certs/ca-certificates.crt", string(b)))
-		},
-	} {
-		if err := step(); err != nil {
-			return err
-		}
 	}
 	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
 		return fmt.Errorf("prctl PR_CAP_AMBIENT_CLEAR_ALL: %w", err)
@@ -161,6 +131,42 @@ func prepare() error {
 		return err
 	}
 	return syscall.Exec(exe, os.Args, env)
+}
+
+// surround makes the world around this process, whose thread is locked, and says which descriptor is
+// what socket.
+func surround(dir string) (sockets string, err error) {
+	if err := certify(dir); err != nil {
+		return "", err
+	}
+	if sockets, err = internet(); err != nil {
+		return "", err
+	}
+	for _, step := range []func() error{
+		func() error { return up("lo") },
+		func() error { return up("world") },
+		func() error { return address("world", "192.31.196.1/30") },
+		func() error { return address("world", "2620:4f:8000:2::1/64") },
+		func() error { return outward("192.31.196.2") },
+		func() error { return outward("2620:4f:8000:2::2") },
+		// Every user may send echo requests, as on most hosts.
+		func() error {
+			return os.WriteFile("/proc/sys/net/ipv4/ping_group_range", []byte("0 2147483647"), 0)
+		},
+		func() error { return syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, "") },
+		func() error {
+			return over(dir, "/etc/resolv.conf", "nameserver "+Resolver+"\noptions timeout:1 attempts:2\n")
+		},
+		func() error {
+			b, err := os.ReadFile(filepath.Join(dir, "ca.pem"))
+			return errors.Join(err, over(dir, "/etc/ssl/certs/ca-certificates.crt", string(b)))
+		},
+	} {
+		if err := step(); err != nil {
+			return "", err
+		}
+	}
+	return sockets, nil
 }
 
 // over puts a file over one of the host's.
@@ -197,7 +203,7 @@ func internet() (string, error) {
 		func() error { return address("world", "192.31.196.2/30") },
 		func() error { return address("world", "2620:4f:8000:2::2/64") },
 	}
-	for _, p := range []string{"192.31.196.128/25", "2620:4f:8000:1::/64", "10.0.0.0/8", Metadata + "/32", "fd00:1::/64"} {
+	for _, p := range answering {
 		steps = append(steps, func() error { return local(p) })
 	}
 	for _, step := range steps {
@@ -225,14 +231,19 @@ func internet() (string, error) {
 			return "", err
 		}
 	}
-	c, err := net.ListenPacket("udp", Resolver+":53") // an answer comes from the address that was asked
-	if err == nil {
-		var f *os.File
-		f, err = c.(*net.UDPConn).File()
-		err = errors.Join(keep("udp", f, err), c.Close())
-	}
-	if err != nil {
-		return "", err
+	for _, s := range []struct{ what, network, at string }{
+		{"udp", "udp", Resolver + ":53"}, // an answer comes from the address that was asked
+		{hears + "udp", "udp", ":443"}, {hears + "icmp", "ip4:icmp", "0.0.0.0"}, {hears + "sctp", "ip4:132", "0.0.0.0"},
+	} {
+		c, err := net.ListenPacket(s.network, s.at)
+		if err == nil {
+			var f *os.File
+			f, err = c.(interface{ File() (*os.File, error) }).File()
+			err = errors.Join(keep(s.what, f, err), c.Close())
+		}
+		if err != nil {
+			return "", err
+		}
 	}
 	if err := unix.Setns(int(host.Fd()), unix.CLONE_NEWNET); err != nil {
 		return "", fmt.Errorf("setns: %w", err)
@@ -302,6 +313,14 @@ func start(dir, sockets string) (*World, error) {
 				return nil, err
 			}
 			go w.serveUDP(c)
+			continue
+		}
+		if strings.HasPrefix(what, hears) {
+			c, err := net.FilePacketConn(f)
+			if err = errors.Join(err, f.Close()); err != nil {
+				return nil, err
+			}
+			go w.hearPackets(c)
 			continue
 		}
 		fmt.Sscan(what, &port)

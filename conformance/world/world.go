@@ -26,11 +26,12 @@
 // Every address of 192.31.196.128/25 and 2620:4f:8000:1::/64 is the Internet's, and answers. These are
 // blocks of AS112 (RFC 7535, 7534): global by the registries of special-purpose addresses, so that
 // names may lead there, and without hosts of their own. For names that lie, 10.0.0.0/8,
-// 169.254.169.254 and fd00:1::/64 answer, too. [Dead] is an address that swallows packets. Ports:
+// 169.254.169.254, fd00:1::/64 and the prefixes that carry IPv4 addresses (NAT64, 6to4, Teredo)
+// answer, too. [Dead] is an address that swallows packets. Ports:
 //
 //	53    names; Resolver is the server, with TCP as well
 //	80    HTTP: / says who was asked and where, /bytes/N, /forever, /sum of what is put, /to?URL redirects,
-//	      /hold answers when the test says so
+//	      /hold answers when the test says so; DNS at /dns-query
 //	443   the same as HTTPS, HTTP/1.1 and HTTP/2, for every name below example; git at /repo.git,
 //	      Go modules at /mod, a Python package at /simple; below /private the same, an npm registry,
 //	      a model and an echo, for those with the token of [World.Want]
@@ -38,7 +39,12 @@
 //	9     accepts, and never speaks
 //	19    speaks for ever
 //	11    resets
+//	13    keeps what it hears for [World.Heard], and says "heard"; so do, silently, UDP at 443, ICMP,
+//	      SCTP and 53
 //	5432  says "ready" and ends
+//
+// A program that isn't a test has a world by [Lend]: it serves the world where it is, and starts
+// programs in it.
 //
 // What it does not show: the Internet's latency and loss, and firewalls of the host.
 package world
@@ -62,6 +68,10 @@ const (
 	Private6 = "fd00:1::5"          //
 	Metadata = "169.254.169.254"    // a cloud's metadata: answers, so that a refusal shows something
 )
+
+// answering are the ranges that the Internet's servers answer in.
+var answering = []string{"192.31.196.128/25", "2620:4f:8000:1::/64", "10.0.0.0/8", Metadata + "/32", "fd00:1::/64",
+	"64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "fec0::/10"}
 
 // A Reply is what the world's DNS server says to one question. The zero Reply is that the name
 // exists and has nothing of the type.
@@ -133,6 +143,7 @@ type World struct {
 	requests []*Request        // in the order of arrival
 	held     chan struct{}     // closed when requests for /hold are answered; nil until Hold
 	holding  int               // requests that wait for it
+	heard    []said            // in the order of arrival
 	token    string            // what is private wants it; "" for none
 	changed  chan struct{}     // closed and made anew at each change
 }
@@ -155,7 +166,7 @@ func (w *World) Forget() {
 	defer w.mu.Unlock()
 	clear(w.names)
 	clear(w.asked)
-	w.queries, w.conns, w.requests, w.token = nil, nil, nil, ""
+	w.queries, w.conns, w.requests, w.heard, w.token = nil, nil, nil, nil, ""
 }
 
 // Queries returns the questions that arrived for a name or the names below it, each once, in order
@@ -198,6 +209,18 @@ func (w *World) All() (out []Connection) {
 	defer w.mu.Unlock()
 	for _, c := range w.conns {
 		out = append(out, c.seen())
+	}
+	return out
+}
+
+// Heard returns where text was heard, in the order of arrival. Packets have no address.
+func (w *World) Heard(text string) (out []netip.AddrPort) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, h := range w.heard {
+		if strings.Contains(h.text, text) {
+			out = append(out, h.at)
+		}
 	}
 	return out
 }
