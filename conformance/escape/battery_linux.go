@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"palyra/conformance/world"
 )
 
 // battery is one run over the table. Owned by run.
@@ -26,6 +28,9 @@ type battery struct {
 	// bare leaves out cases that need a workspace: without the template there is no place
 	// for one.
 	bare bool
+	// inWorld makes the world on the first call: a small Internet in network namespaces, for the
+	// cases that reach hosts. Other attempts run in the host's network.
+	inWorld func() (*world.Lent, error)
 
 	mu sync.Mutex
 	// kept holds controls by case if they serve several runs, else it is nil; guarded by
@@ -306,7 +311,7 @@ func (b *battery) try(c *attackCase, u *user, tier, mode string, control *observ
 		r.Verdict, r.Detail = notApplicable, c.absent[tier]
 		return r, control
 	}
-	if mode == "bwrap" && c.number == 90 {
+	if mode == "bwrap" && (c.number == 90 || c.hosts) {
 		r.Verdict, r.Detail = notApplicable, "about palyra's own parts"
 		return r, control
 	}
@@ -370,6 +375,13 @@ func setup(c config) (*battery, []*user, error) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return nil, nil, err
 	}
+	b.inWorld = sync.OnceValues(func() (*world.Lent, error) {
+		at := filepath.Join(dir, "world")
+		if err := os.Mkdir(at, 0o755); err != nil {
+			return nil, err
+		}
+		return world.Lend(at)
+	})
 	if b.skips, err = loadSkips(); err != nil {
 		return nil, nil, err
 	}

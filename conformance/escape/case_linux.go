@@ -18,6 +18,7 @@ type attackCase struct {
 	absent  map[string]string
 	note    string // why these outcomes
 	perTier bool   // the control differs by tier
+	hosts   bool   // the call may reach some
 	alone   bool   // it takes what all share: processors, memory, processes of a user
 	stage   func(s *stage) (scene, error)
 }
@@ -57,6 +58,8 @@ type options struct {
 	beside    []string // a probe of another call of the same session, whatever the mode; nil: none
 	apart     bool     // and that call is of another session
 	session   string   // of the call, in its own network; "": none
+	egress    []string // the rules of hosts that the call may reach; it runs in the world, as its control does
+	others    []string // those of the call beside it, which has a network of its own then
 	env       []string // granted
 	hostEnv   []string // of the launcher
 	dir       string   // working directory of the launcher
@@ -135,7 +138,7 @@ func call(number int, variant, name, attack string, stopped map[string][]string,
 func cases() []attackCase {
 	var all []attackCase
 	for _, f := range []func() []attackCase{fileCases, inheritCases, processCases, ipcCases, netCases,
-		kernelCases, abiCases, bombCases, limitCases, backendCases, gateCases, hostCases, cellCases, sealCases, cardCases, memoryCases, mountCases, cacheCases, terminalCases, sessionCases, layerCases, tmpCases, egressCases} {
+		kernelCases, abiCases, bombCases, limitCases, backendCases, gateCases, hostCases, cellCases, sealCases, cardCases, memoryCases, mountCases, cacheCases, terminalCases, sessionCases, layerCases, tmpCases, egressCases, reachCases} {
 		all = append(all, f()...)
 	}
 	for i := range all {

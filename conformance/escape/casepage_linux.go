@@ -41,7 +41,7 @@ nothing on some hosts, and why. Results: [CONFORMANCE.md](../docs/CONFORMANCE.md
 	var stopped string
 	for i := range all {
 		c := &all[i]
-		if c.number != last.number {
+		if c.number != last.number || c.name != last.name {
 			last, stopped = attackCase{}, ""
 			fmt.Fprintf(&b, "\n**%d %s**\n\n", c.number, c.name)
 		}

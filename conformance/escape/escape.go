@@ -62,6 +62,9 @@ type config struct {
 }
 
 func main() {
+	if lending() {
+		return
+	}
 	var c config
 	var cases, tiers, users, modes string
 	flag.StringVar(&c.out, "out", "", "write the records to `FILE` as JSON")

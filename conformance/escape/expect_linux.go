@@ -28,7 +28,7 @@ type expectations []expectation
 type likeCold struct {
 	Case   string `json:"case"` // "90/sleep-cell", "98"; "*" any
 	Mode   string `json:"mode"` // "warm", "void" or "*"
-	With   string `json:"with"` // "workspace": only scenes that grant one, or a mount; "none to write": those that grant none to write; "" any
+	With   string `json:"with"` // "workspace": only scenes that grant one, or a mount; "none to write": those that grant none to write; "hosts": those that may reach hosts; "" any
 	Reason string `json:"reason"`
 }
 
@@ -113,6 +113,8 @@ func (l *likeCold) about(sc *scene) bool {
 		return true
 	case sc == nil:
 		return false
+	case l.With == withHosts:
+		return len(sc.opt.egress) > 0
 	case l.With == withWorkspace:
 		return sc.opt.workspace != "" || len(sc.opt.mounts) > 0
 	}
@@ -123,6 +125,7 @@ func (l *likeCold) about(sc *scene) bool {
 const (
 	withWorkspace = "workspace"
 	withNone      = "none to write"
+	withHosts     = "hosts"
 )
 
 // covers reports whether an inconclusive record is on the list.

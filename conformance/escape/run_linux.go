@@ -54,7 +54,7 @@ func (o *outcome) main() (result, bool) {
 		switch o.lines[i].Outcome {
 		case "STARTED", "READY", "TYPED", "PALYRA":
 		default:
-			if o.lines[i].Case != "on-tty" && o.lines[i].Case != "without" && o.lines[i].Case != sitting {
+			if o.lines[i].Case != "on-tty" && o.lines[i].Case != "without" && o.lines[i].Case != sitting && o.lines[i].Case != neighbour {
 				return o.lines[i], true
 			}
 		}
@@ -232,12 +232,20 @@ func (s *stage) start(sc scene) (*outcome, error) {
 			return nil, err
 		}
 	}
+	attr := &syscall.SysProcAttr{Setpgid: true, Credential: s.user.credential()}
+	if len(o.egress) > 0 {
+		w, err := s.b.inWorld()
+		if err != nil {
+			return nil, err
+		}
+		argv, attr.Credential = w.Enter(cwd, s.user.uid, s.user.gid, argv), nil
+	}
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Dir = cwd
 	cmd.Env = append([]string{"PATH=/usr/bin:/bin", "HOME=" + s.user.home}, o.hostEnv...)
 	cmd.Stdout, cmd.Stderr = &out.stdout, &out.stderr
 	cmd.WaitDelay = waitDelay
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: s.user.credential()}
+	cmd.SysProcAttr = attr
 	if o.userns {
 		asRootOfUserns(cmd.SysProcAttr, s.user)
 	}

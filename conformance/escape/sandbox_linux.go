@@ -39,6 +39,9 @@ func (p palyra) command(s *stage, o *options, argv []string) ([]string, error) {
 	case modeEgress:
 		c = append(c, "--egress", egressHost)
 	}
+	if len(o.egress) > 0 {
+		return p.reaching(s, o, argv), nil
+	}
 	if o.session != "" {
 		c = []string{p.warm, "--cell", p.cell, "--in", o.session}
 		if o.beside != nil {
@@ -69,6 +72,32 @@ func (p palyra) command(s *stage, o *options, argv []string) ([]string, error) {
 			c = append(c, "--network", "loopback")
 		}
 	}
+	return p.granting(s, o, c, argv), nil
+}
+
+// reaching is the command line of a call with hosts: of a session in a cell of its own in mode
+// session, else of palyra exec.
+func (p palyra) reaching(s *stage, o *options, argv []string) []string {
+	c := []string{p.binary, "exec"}
+	if s.mode == modeSession || o.others != nil {
+		c = []string{p.warm, "--cell", p.cell, "--in", "one"}
+	}
+	for _, r := range o.egress {
+		c = append(c, "--egress", r)
+	}
+	for _, r := range o.others {
+		c = append(c, "--beside-egress", r)
+	}
+	if o.others != nil {
+		for _, w := range append([]string{s.b.attack}, o.beside...) {
+			c = append(c, "--beside", w)
+		}
+	}
+	return p.granting(s, o, c, argv)
+}
+
+// granting adds what is granted, and the command.
+func (p palyra) granting(s *stage, o *options, c, argv []string) []string {
 	policy := s.user.policy
 	if o.policy != "" {
 		policy = o.policy
@@ -105,7 +134,7 @@ func (p palyra) command(s *stage, o *options, argv []string) ([]string, error) {
 			c = append(c, f.name, f.value)
 		}
 	}
-	return append(append(c, "--"), argv...), nil
+	return append(append(c, "--"), argv...)
 }
 
 // bwrap is bubblewrap as agents commonly run it: the whole host read-only, one
@@ -114,7 +143,7 @@ func (p palyra) command(s *stage, o *options, argv []string) ([]string, error) {
 type bwrap struct{}
 
 func (bwrap) command(s *stage, o *options, argv []string) ([]string, error) {
-	if o.binary != "" || o.asked || s.tier != "c" {
+	if o.binary != "" || o.asked || len(o.egress) > 0 || s.tier != "c" {
 		return nil, errors.New("bwrap has no such configuration")
 	}
 	c := []string{"timeout", "-s", "KILL", fmt.Sprint(o.timeout.Seconds()), "bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc",

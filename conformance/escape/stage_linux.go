@@ -298,6 +298,32 @@ func (s *stage) hand(env []string, dir, probe string, args ...string) (*hand, st
 	return h, detail, err
 }
 
+// handInWorld is hand in the world: the probe's helper where the attempt runs.
+func (s *stage) handInWorld(probe string, args ...string) (*hand, string, error) {
+	w, err := s.b.inWorld()
+	if err != nil {
+		return nil, "", err
+	}
+	argv := w.Enter(s.dir, s.user.uid, s.user.gid, append([]string{s.b.attack, probe}, args...))
+	h := &hand{cmd: exec.Command(argv[0], argv[1:]...)}
+	h.cmd.Dir, h.cmd.Stderr = s.dir, os.Stderr
+	h.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	out, err := h.cmd.StdoutPipe()
+	if err != nil {
+		return nil, "", err
+	}
+	if err := h.cmd.Start(); err != nil {
+		return nil, "", err
+	}
+	s.later(func() {
+		syscall.Kill(-h.cmd.Process.Pid, syscall.SIGKILL)
+		h.cmd.Wait()
+	})
+	h.lines = bufio.NewScanner(out)
+	detail, err := h.until("READY")
+	return h, detail, err
+}
+
 // peer starts another program that listens on the loopback interface: inside, in a cell of its
 // own that has one. It returns the port, and a canary that hears the token.
 func (s *stage) peer(token string) (port string, heard func(*outcome) (bool, string), err error) {

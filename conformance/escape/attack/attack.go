@@ -125,8 +125,16 @@ func report(name, detail string, err error) result {
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		r.Outcome, r.Errno = errnoName(errno), int(errno)
 	}
+	if s, ok := errors.AsType[said](err); ok {
+		r.Outcome = string(s)
+	}
 	return r
 }
+
+// said is an answer that is no errno: a name server's, a proxy's, or that the other side hung up.
+type said string
+
+func (s said) Error() string { return string(s) }
 
 // emit writes a line in one write, so that processes sharing the descriptor don't tear it.
 // If standard output is gone, no reader is left.

@@ -19,6 +19,9 @@
 // With -in the call is one of a session, in a cold cell. With the cache tmp its /tmp is what the calls
 // of this session in its workspace share, the one beside it too.
 //
+// With -egress the call may reach hosts, in a network of its own. With -beside-egress the call beside
+// it may, too, over the same palyra-egress.
+//
 // With -asked it makes a call that the built-in policy asks about, in a cold cell, and
 // approves it: palyra exec wants a terminal for that.
 //
@@ -32,6 +35,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -39,6 +43,7 @@ import (
 	"palyra/authz/approval"
 	"palyra/isolate"
 	"palyra/isolate/cell"
+	"palyra/isolate/egress/client"
 	"palyra/isolate/evidence"
 	"palyra/isolate/tier"
 	"palyra/kernel"
@@ -68,6 +73,9 @@ func run(args []string) (int, error) {
 	apart := f.Bool("apart", false, "the other one is of another session")
 	var words []string
 	f.Func("beside", "word of the other call's command", func(s string) error { words = append(words, s); return nil })
+	var others []string
+	f.Func("egress", "host that the call may reach", func(s string) error { p.EgressHosts = append(p.EgressHosts, s); return nil })
+	f.Func("beside-egress", "host that the call beside it may reach; each has a network of its own then", func(s string) error { others = append(others, s); return nil })
 	asked := f.Bool("asked", false, "have the built-in policy ask, say yes, and let no cell wait")
 	f.StringVar(&receipt, "receipt", "", "file for the receipt")
 	f.StringVar(&p.Network, "network", "", "fresh, loopback or void")
@@ -110,6 +118,14 @@ func run(args []string) (int, error) {
 		cfg.Pool, cfg.Warm = cell.Pool{}, 0
 	}
 	p.SessionID = *in
+	if len(p.EgressHosts) > 0 {
+		broker, err := client.Start(filepath.Join(filepath.Dir(cfg.CellPath), "palyra-egress"))
+		if err != nil {
+			return refused, err
+		}
+		defer broker.Close()
+		cfg.Egress = broker
+	}
 	k, err := kernel.Open(context.Background(), cfg)
 	if err != nil {
 		return refused, err
@@ -128,6 +144,12 @@ func run(args []string) (int, error) {
 		}
 		defer b.end()
 		b.fill(p.Argv)
+	} else if len(others) > 0 {
+		b, err := sit(k, kernel.Proposal{Tool: kernel.ToolRun, TierFloor: p.TierFloor, Argv: words, Dir: dir, SessionID: p.SessionID, EgressHosts: others})
+		if err != nil {
+			return refused, err
+		}
+		defer b.end()
 	} else if !*asked && *in == "" {
 		if err := k.Expect(context.Background(), p.Network, p.Limits); err != nil {
 			return refused, err
