@@ -61,6 +61,7 @@ type call struct {
 	stdout, stderr string
 	egress         evidence.Egress // of the receipt
 	outcome        string
+	reason         string   // of the receipt's error
 	hosts          []string // of the receipt's capsule
 }
 
@@ -189,6 +190,9 @@ func (b *bench) read(receipt string, r *call) {
 				Capsule struct {
 					EgressHosts []string `json:"egress_hosts"`
 				} `json:"capsule"`
+				Error struct {
+					Reason string `json:"reason"`
+				} `json:"error"`
 				Evidence struct {
 					Egress evidence.Egress `json:"egress"`
 				} `json:"evidence"`
@@ -198,6 +202,7 @@ func (b *bench) read(receipt string, r *call) {
 	if err := json.Unmarshal([]byte(out), &shown); err != nil {
 		b.t.Fatal(err)
 	}
+	r.reason = shown.Statement.Predicate.Error.Reason
 	r.outcome, r.hosts, r.egress = shown.Outcome, shown.Statement.Predicate.Capsule.EgressHosts, shown.Statement.Predicate.Evidence.Egress
 }
 

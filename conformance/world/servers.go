@@ -34,14 +34,23 @@ type counted struct {
 
 func (c *counted) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	c.read.Add(int64(n))
+	c.passed(&c.read, n)
 	return n, err
 }
 
 func (c *counted) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
-	c.written.Add(int64(n))
+	c.passed(&c.written, n)
 	return n, err
+}
+
+// passed counts bytes, and wakes Until with each MiB.
+func (c *counted) passed(way *atomic.Int64, n int) {
+	if now := way.Add(int64(n)); now>>20 != (now-int64(n))>>20 {
+		c.w.mu.Lock()
+		c.w.changedLocked()
+		c.w.mu.Unlock()
+	}
 }
 
 // Close closes it, and wakes Until.

@@ -292,7 +292,7 @@ func (s *Session) receive(answered chan<- error) {
 	const op = "end an egress session"
 	b, err := io.ReadAll(io.LimitReader(r, wire.MaxEvidence+1))
 	if err == nil && len(b) == 0 {
-		err = io.ErrUnexpectedEOF
+		err = errors.New("palyra-egress ended before the call")
 	}
 	if err != nil {
 		s.failed = lost(op, err)
