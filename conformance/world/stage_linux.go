@@ -149,9 +149,13 @@ func surround(dir string) (sockets string, err error) {
 		func() error { return address("world", "2620:4f:8000:2::1/64") },
 		func() error { return outward("192.31.196.2") },
 		func() error { return outward("2620:4f:8000:2::2") },
-		// Every user may send echo requests, as on most hosts.
+		// Every user may send echo requests, as on most hosts. A user namespace has one group.
 		func() error {
-			return os.WriteFile("/proc/sys/net/ipv4/ping_group_range", []byte("0 2147483647"), 0)
+			first, last := 0, 1<<31-1
+			if os.Geteuid() != 0 {
+				first, last = os.Getegid(), os.Getegid()
+			}
+			return os.WriteFile("/proc/sys/net/ipv4/ping_group_range", fmt.Appendf(nil, "%d %d", first, last), 0)
 		},
 		func() error { return syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, "") },
 		func() error {
