@@ -101,12 +101,13 @@ func parentsOf(roles roleSet, has access.Set) cedar.EntityUIDSet {
 // The groups of tools. The program's table assigns a tool to a group by name; a request can't
 // choose one.
 const (
-	GroupReads  = "reads"
-	GroupWrites = "writes"
-	GroupVault  = "vault"
+	GroupReads   = "reads"
+	GroupWrites  = "writes"
+	GroupVault   = "vault"
+	GroupNetwork = "network"
 )
 
-var vocabToolGroup = []string{GroupReads, GroupWrites, GroupVault}
+var vocabToolGroup = []string{GroupReads, GroupWrites, GroupVault, GroupNetwork}
 
 var toolGroups = func() map[cedar.EntityUID]cedar.EntityUID {
 	m := make(map[cedar.EntityUID]cedar.EntityUID)
@@ -117,6 +118,8 @@ var toolGroups = func() map[cedar.EntityUID]cedar.EntityUID {
 			group = GroupWrites
 		case t.Vault:
 			group = GroupVault
+		case t.Reaches:
+			group = GroupNetwork
 		}
 		m[cedar.EntityUID{Type: TypeTool, ID: cedar.String(t.Name)}] = cedar.EntityUID{Type: TypeToolGroup, ID: cedar.String(group)}
 	}
@@ -124,9 +127,10 @@ var toolGroups = func() map[cedar.EntityUID]cedar.EntityUID {
 }()
 
 var toolGroupParents = map[cedar.EntityUID]cedar.EntityUIDSet{
-	{Type: TypeToolGroup, ID: GroupReads}:  cedar.NewEntityUIDSet(cedar.EntityUID{Type: TypeToolGroup, ID: GroupReads}),
-	{Type: TypeToolGroup, ID: GroupWrites}: cedar.NewEntityUIDSet(cedar.EntityUID{Type: TypeToolGroup, ID: GroupWrites}),
-	{Type: TypeToolGroup, ID: GroupVault}:  cedar.NewEntityUIDSet(cedar.EntityUID{Type: TypeToolGroup, ID: GroupVault}),
+	{Type: TypeToolGroup, ID: GroupReads}:   cedar.NewEntityUIDSet(cedar.EntityUID{Type: TypeToolGroup, ID: GroupReads}),
+	{Type: TypeToolGroup, ID: GroupWrites}:  cedar.NewEntityUIDSet(cedar.EntityUID{Type: TypeToolGroup, ID: GroupWrites}),
+	{Type: TypeToolGroup, ID: GroupVault}:   cedar.NewEntityUIDSet(cedar.EntityUID{Type: TypeToolGroup, ID: GroupVault}),
+	{Type: TypeToolGroup, ID: GroupNetwork}: cedar.NewEntityUIDSet(cedar.EntityUID{Type: TypeToolGroup, ID: GroupNetwork}),
 }
 
 func resourceOf(uid cedar.EntityUID) cedar.Entity {

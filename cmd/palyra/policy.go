@@ -12,6 +12,7 @@ import (
 	"palyra/cmd/internal/front"
 	"palyra/cmd/internal/installed"
 	"palyra/internal/fault"
+	"palyra/internal/toolproto"
 	"palyra/kernel"
 	"palyra/kernel/tool"
 )
@@ -131,6 +132,9 @@ func (a *app) toolCall(inv *command.Invocation, flags *kernel.Proposal) (*kernel
 	}
 	cfg := tool.Config{}
 	if cfg.Program, err = installed.Find(exe, "palyra-tool"); err != nil {
+		return nil, nil, err
+	}
+	if cfg.Fetch, err = installed.Find(exe, "palyra-fetch"); err != nil && command.Value(inv, "tool", "") == toolproto.Fetch {
 		return nil, nil, err
 	}
 	var named struct {

@@ -41,6 +41,8 @@ type core struct {
 	api      *httpapi.Server
 	health   *httpapi.Server
 	toolPath string
+	// fetchPath is beside it, "" if it can't be used.
+	fetchPath string
 	// processes are the runs of local in the background, for the table of tools.
 	processes *local.Processes
 	memory    *budget.Mark
@@ -66,6 +68,9 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 	}
 	if err != nil {
 		return nil, err
+	}
+	if c.fetchPath, err = installed.Check(filepath.Join(filepath.Dir(c.toolPath), "palyra-fetch")); err != nil {
+		d.log.Warn("there is no http.fetch: its program can't be used", "error", err)
 	}
 	if c.store, err = store.Open(filepath.Join(cfg.State.Dir, "store"), store.Options{
 		ArtifactQuota: int64(cfg.State.ArtifactQuota), ArtifactShare: c.share(cfg), TestOnlyStep: d.testOnlyStep}); err != nil {
@@ -124,7 +129,7 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 }
 
 func toolConfig(cfg *config.Config, c *core) tool.Config {
-	t := tool.Config{Program: c.toolPath, Workspaces: make(map[string]tool.Workspace), Artifacts: shelf{c.store}, Processes: c.processes}
+	t := tool.Config{Program: c.toolPath, Fetch: c.fetchPath, Workspaces: make(map[string]tool.Workspace), Artifacts: shelf{c.store}, Processes: c.processes}
 	for name, w := range cfg.Workspaces {
 		t.Workspaces[name] = tool.Workspace{Path: w.Path, ReadOnly: w.ReadOnly, Staged: w.Staged, Network: w.Network, Declared: declared(w),
 			Limits: isolate.Limits{Wall: w.Timeout.Std(), CPU: w.CPU.Std(), Memory: int64(w.Memory), PIDs: w.PIDs}}

@@ -45,6 +45,8 @@ var rooms = []Room{
 		May: []string{"call/egress", "isolate/egress", "isolate/selfconfine"}},
 	{Path: "cmd/palyra-tool", Does: "the built-in tools; runs inside a cell, links nothing of what confines or decides", Own: true,
 		May: []string{"internal/canon", "internal/fault", "internal/git", "internal/patch", "internal/toolproto", "internal/tools"}, Tests: []string{"internal/sample"}},
+	{Path: "cmd/palyra-fetch", Does: "http.fetch, inside a cell", Own: true,
+		May: []string{"call/egress", "internal/canon", "internal/fault", "internal/toolproto", "internal/tools"}},
 	{Path: "cmd/palyra-admin", Does: "reads configurations and backups without a daemon; no network, no gate", Own: true,
 		May: []string{"cmd/internal", "hub/config", "hub/store", "internal"}},
 	{Path: "cmd/palyra-mcp", Does: "serves agents as a client of palyrad; holds no keys, decides nothing; starts palyra alone", Own: true,
@@ -171,6 +173,7 @@ var forbidden = map[string][]string{
 		"os/exec", "plugin", "github.com/cedar-policy/cedar-go", "golang.org/x/mod", "golang.org/x/crypto", "modernc.org"},
 	"cmd/palyra-tool": {"palyra/crypt", "palyra/kernel", "palyra/hub", "palyra/authz", "palyra/isolate", "net", "net/http", "crypto/tls", "os/exec",
 		"plugin", "golang.org/x/mod", "golang.org/x/net"},
+	"cmd/palyra-fetch": {"palyra/crypt", "palyra/kernel", "palyra/hub", "palyra/authz", "palyra/isolate", "os/exec", "plugin", "golang.org/x/mod", "golang.org/x/net"},
 	// isolate/cell/serve, isolate/rlimit and isolate/internal/steps are there to fork.
 	"cmd/palyra": {"palyra/isolate/cell/serve", "palyra/isolate/rlimit", "palyra/isolate/internal/steps", "palyra/hub", "palyra/transport", "palyra/bench", "palyra/authz/policy/lint", "net/http", "crypto/tls", "plugin"},
 	// crypt/pair is the device's side of a pairing, and crypt/ca is how a device judges its hub's

@@ -195,6 +195,7 @@ func (w *World) serveTLS(l net.Listener) {
 
 func (w *World) handler() http.Handler {
 	mux := http.NewServeMux()
+	pages(mux)
 	mux.HandleFunc("/{$}", func(out http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(out, "%s at %s\n", r.Host, r.Context().Value(http.LocalAddrContextKey))
 	})

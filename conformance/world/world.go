@@ -32,6 +32,7 @@
 //	53    names; Resolver is the server, with TCP as well
 //	80    HTTP: / says who was asked and where, /bytes/N, /forever, /sum of what is put, /to?URL redirects,
 //	      /hold answers when the test says so; DNS at /dns-query
+//	      and what means no good to a client: /hops/N, /again, /stories, /tomorrow, /bomb, /echo (pages.go)
 //	443   the same as HTTPS, HTTP/1.1 and HTTP/2, for every name below example; git at /repo.git,
 //	      Go modules at /mod, a Python package at /simple; below /private the same, an npm registry,
 //	      a model and an echo, for those with the token of [World.Want]

@@ -120,7 +120,7 @@ type Cell struct {
 
 // Tools are the built-in tools.
 type Tools struct {
-	Program string `key:"program" unit:"path" doc:"The palyra-tool binary. Empty: beside palyrad, else ../libexec/palyra."`
+	Program string `key:"program" unit:"path" doc:"The palyra-tool binary. Empty: beside palyrad, else ../libexec/palyra. palyra-fetch is found beside it."`
 }
 
 // Vault says what opens the vault of the state directory.

@@ -158,6 +158,8 @@ func (m *Member) apply(v reflect.Value, there bool) error {
 				}
 				v.SetInt(n)
 			}
+		case Boolean:
+			v.SetBool(m.Default == "true")
 		}
 		return nil
 	}

@@ -37,6 +37,8 @@
 package toolproto
 
 import (
+	"strings"
+
 	"palyra/internal/canon"
 	"palyra/internal/fault"
 )
@@ -76,6 +78,29 @@ type Failure struct {
 type Reason struct {
 	Reason string `json:"reason"` // stable code
 	Text   string `json:"text"`   // for people; foreign names in it are quoted
+}
+
+// ReasonOf returns an error as data.
+func ReasonOf(err error) Reason {
+	code := fault.ReasonOf(err)
+	if code == "" {
+		code = "internal"
+	}
+	return Reason{Reason: code, Text: strings.ToValidUTF8(err.Error(), "\uFFFD")}
+}
+
+// Fail returns the failure that an error is, and its exit status.
+func Fail(err error) (Status, Failure) {
+	f := Failure{Error: ReasonOf(err)}
+	switch fault.KindOf(err) {
+	case fault.Usage:
+		return Bad, f
+	case fault.Busy:
+		return Conflict, f
+	case fault.Internal:
+		return Broken, f
+	}
+	return Failed, f
 }
 
 // Left is the state of one path after a change failed half-way.

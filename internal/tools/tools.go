@@ -1,6 +1,6 @@
 // Package tools is the table of the built-in tools: one value for each, from which
 // all others take what they need. palyra/kernel/tool makes a call of a row,
-// palyra-tool runs it, policies see its group, and agents read its description and
+// palyra-tool or palyra-fetch runs it, policies see its group, and agents read its description and
 // the schema of its input.
 //
 //	for _, t := range tools.All() { … }
@@ -45,7 +45,10 @@ type Tool struct {
 	Payload     bool // the kernel puts bytes behind its input
 	// Vault says that the kernel works on the vault of the state directory, while the program only
 	// confirms the call's words: no secret goes into the cell.
-	Vault    bool
+	Vault bool
+	// Reaches says that it reaches the hosts that its input names, in a cell with that network:
+	// palyra-fetch runs it.
+	Reaches  bool
 	Reveals  bool // it has the capability secrets_read
 	Destroys bool // it's declared sensitive, as what destroys or widens access
 
@@ -100,6 +103,9 @@ func All() []Tool {
 		{Name: toolproto.ProcessStop, Description: "Ends a program in the background with all that it started, and waits until that is over.",
 			Input: func() any { return new(toolproto.ProcessStopInput) }, Payload: true, Patient: true,
 			Example: `{"id":"run_` + strings.Repeat("0a", 16) + `"}`},
+		{Name: toolproto.Fetch, Description: "Asks an HTTP server for what a URL names, and gives the answer. Reaches the URL's host, and the others that the input names.",
+			Input: func() any { return new(toolproto.FetchInput) }, Reaches: true, Patient: true,
+			Example: `{"url":"https://docs.example/guide.html"}`},
 		{Name: toolproto.VaultGet, Description: "Reveals a secret to its caller, and to no program.",
 			Input: func() any { return new(toolproto.VaultGetInput) }, Vault: true, Reveals: true,
 			Example: `{"ref":"vault://global/token","version":1}`},

@@ -45,7 +45,7 @@ func kind(m *toolproto.Member) string {
 	var parts []string
 	switch {
 	case m.Kind == toolproto.Boolean:
-		return "boolean"
+		parts = append(parts, "boolean")
 	case m.Kind == toolproto.Integer:
 		parts = append(parts, fmt.Sprintf("%d to %d", m.Min, m.Max))
 	case m.Kind == toolproto.Strings:
@@ -96,7 +96,7 @@ func TestDocumentation(t *testing.T) {
 	}
 }
 
-var reasonCode = regexp.MustCompile(`(?:usage\(|fault\.\w+, |reason = |mismatch\()"([a-z_]+)"`)
+var reasonCode = regexp.MustCompile(`(?:usage\(|fault\.\w+, |reason = |mismatch\(|refused\()"([a-z_]+)"`)
 
 // TestReasonsDocumented wants every reason code of the tools on the page.
 func TestReasonsDocumented(t *testing.T) {
@@ -106,7 +106,7 @@ func TestReasonsDocumented(t *testing.T) {
 	}
 	n := 0
 	for _, dir := range []string{".", "../../internal/toolproto", "../../internal/patch",
-		"../../cmd/palyra-tool/internal/tree", "../../cmd/palyra-tool/internal/builtin"} {
+		"../../cmd/palyra-tool/internal/tree", "../../cmd/palyra-tool/internal/builtin", "../../cmd/palyra-fetch/internal/fetch", "../../call/egress/target"} {
 		names, err := filepath.Glob(dir + "/*.go")
 		if err != nil {
 			t.Fatal(err)

@@ -58,7 +58,7 @@ func (processes) Stop(context.Context, policy.Entity, string) error { return nil
 func (processes) Holding(string) []string { return nil }
 
 func testTable() *Table {
-	return New(Config{Program: "/usr/libexec/palyra/palyra-tool", Artifacts: store{}, Processes: processes{}, State: "/nonexistent/state", Vault: noVault(),
+	return New(Config{Program: "/usr/libexec/palyra/palyra-tool", Fetch: "/usr/libexec/palyra/palyra-fetch", Artifacts: store{}, Processes: processes{}, State: "/nonexistent/state", Vault: noVault(),
 		Workspaces: map[string]Workspace{"src": {Path: "/srv/src"}, "ro": {Path: "/srv/ro", ReadOnly: true}}})
 }
 
@@ -154,7 +154,7 @@ func beyond(err error) bool {
 		return true // process.run may read in a read-only workspace
 	}
 	return slices.ContainsFunc([]string{"read path ", "decode content: ", "check workspace: ", "check expected_digest: ", "read digest: ",
-		"compile pattern: ", "read glob ", "name a layer: ", "parse reference ", "read expires: ", "find version: ", "open vault: ", "add recipient: ", "read recipient: ", "import secrets: "}, func(op string) bool { return strings.HasPrefix(err.Error(), op) })
+		"compile pattern: ", "read glob ", "name a layer: ", "parse reference ", "read expires: ", "find version: ", "open vault: ", "add recipient: ", "read recipient: ", "import secrets: ", "read url: ", "check body: ", "check headers: ", "check allowed_content_types: "}, func(op string) bool { return strings.HasPrefix(err.Error(), op) })
 }
 
 // TestSchema puts inputs through schema and table, which must agree: around
@@ -244,6 +244,9 @@ func TestExpand(t *testing.T) {
 		{toolproto.WriteFile, `{"workspace":"ro","path":"a","mode":"create","content":""}`, "workspace_read_only"},
 		{toolproto.ApplyPatch, `{"workspace":"ro","patch":"--- x\n+++ x\n@@ -1 +1 @@\n-a\n+b\n"}`, "workspace_read_only"},
 		{toolproto.ApplyPatch, `{"workspace":"src","patch":"--- /etc/x\n+++ /etc/x\n@@ -1 +1 @@\n-a\n+b\n"}`, "patch_syntax"},
+		{toolproto.Fetch, `{"url":"file:///etc/passwd"}`, "invalid_input"},
+		{toolproto.Fetch, `{"url":"https://docs.example/","headers":["authorization: x"]}`, "invalid_input"},
+		{toolproto.Fetch, `{"url":"https://docs.example/","workspace":"src"}`, "json_unknown_member"},
 		{kernel.ToolRun, `{"argv":["id"],"workspace":"ro"}`, "workspace_read_only"},
 		{kernel.ToolRun, `{"argv":["id"],"workspace":"src","cwd":"../x"}`, "invalid_input"},
 	} {
@@ -255,6 +258,11 @@ func TestExpand(t *testing.T) {
 	x, err := table.Expand(t.Context(), policy.Entity{}, kernel.ToolRun, []byte(`{"argv":["cat","-"],"workspace":"ro","read_only":true,"cwd":"a/b","stdin":"x","timeout_ms":1500}`))
 	if err != nil || !slices.Equal(x.Argv, []string{"cat", "-"}) || x.Workspace != "/srv/ro" || !x.WorkspaceReadOnly || x.Cwd != "a/b" ||
 		string(x.Stdin) != "x" || x.Limits.Wall != 1_500_000_000 || x.Sensitive || x.LeaveOperands || x.Network != isolate.NetworkFresh {
+		t.Errorf("%+v, %v", x, err)
+	}
+	x, err = table.Expand(t.Context(), policy.Entity{}, toolproto.Fetch, []byte(`{"url":"https://Docs.example:8443/a","egress_hosts":["*.cdn.example"],"allow_redirects":false}`))
+	if err != nil || !slices.Equal(x.EgressHosts, []string{"docs.example:8443", "*.cdn.example"}) || !slices.Equal(x.Capabilities, []string{policy.CapNetwork}) ||
+		!slices.Equal(x.Argv[2:], []string{"method=GET", "url=https://Docs.example:8443/a"}) || !strings.Contains(string(x.Stdin), `"allow_redirects":false`) {
 		t.Errorf("%+v, %v", x, err)
 	}
 	declared := &kernel.Declared{OwnPath: true, Mounts: []string{"/opt/x"}, Caches: []string{"go"}}
@@ -336,12 +344,16 @@ func TestExpand(t *testing.T) {
 			continue
 		}
 		writes := row.Access.Writing()
-		if err != nil || x.Argv[0] != "/usr/libexec/palyra/palyra-tool" || x.Argv[1] != name || !x.LeaveOperands || x.Sensitive != (writes || row.Destroys) || (row.Vault || name == toolproto.ProcessStop) != (x.Effect != nil) ||
-			x.Network != isolate.NetworkVoid || x.TierFloor != tier.C || x.Workspace != "" && x.WorkspaceReadOnly == writes || len(x.Env) > 0 {
+		program, network := "/usr/libexec/palyra/palyra-tool", isolate.NetworkVoid
+		if row.Reaches {
+			program, network = "/usr/libexec/palyra/palyra-fetch", isolate.NetworkFresh
+		}
+		if err != nil || x.Argv[0] != program || row.Reaches != (len(x.EgressHosts) > 0) || x.Argv[1] != name || !x.LeaveOperands || x.Sensitive != (writes || row.Destroys) || (row.Vault || name == toolproto.ProcessStop) != (x.Effect != nil) ||
+			x.Network != network || x.TierFloor != tier.C || x.Workspace != "" && x.WorkspaceReadOnly == writes || len(x.Env) > 0 {
 			t.Errorf("%s: %+v, %v", name, x, err)
 		}
 	}
-	if n := len(New(Config{}).List()); n != len(tools.All())-3-4-8 { // process.run, but no artifact.read, no changes, no processes and no vault
+	if n := len(New(Config{}).List()); n != len(tools.All())-3-4-8-1 { // process.run, but no artifact.read, no changes, no processes, no vault and no http.fetch
 		t.Errorf("%d tools without artifacts, layers, processes and vault", n)
 	}
 }
@@ -365,7 +377,11 @@ func FuzzExpand(f *testing.F) {
 		if !slices.Contains([]string{"", "/srv/src", "/srv/ro"}, x.Workspace) || x.Workspace == "/srv/ro" && !x.WorkspaceReadOnly {
 			t.Fatalf("%+v", x)
 		}
-		if name != kernel.ToolRun && x.Argv[0] != "/usr/libexec/palyra/palyra-tool" {
+		program := "/usr/libexec/palyra/palyra-tool"
+		if name == toolproto.Fetch {
+			program = "/usr/libexec/palyra/palyra-fetch"
+		}
+		if name != kernel.ToolRun && x.Argv[0] != program {
 			t.Fatalf("%+v", x)
 		}
 	})

@@ -21,7 +21,7 @@ func TestExplain(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	cfg := kernel.Config{Tools: New(Config{Program: filepath.Join(bin, "palyra-tool"), Artifacts: store{}, Processes: processes{}, Vault: noVault(),
+	cfg := kernel.Config{Tools: New(Config{Program: filepath.Join(bin, "palyra-tool"), Fetch: filepath.Join(bin, "palyra-fetch"), Artifacts: store{}, Processes: processes{}, Vault: noVault(),
 		Workspaces: map[string]Workspace{"src": {Path: dir}, "ro": {Path: dir, ReadOnly: true}}})}
 	stray := policy.Entity{Type: "Palyra::Agent", ID: "stray"}
 	for name, in := range fine() {
@@ -36,6 +36,8 @@ func TestExplain(t *testing.T) {
 		switch name {
 		case toolproto.WriteFile, toolproto.ApplyPatch:
 			want, by = policy.NeedsApproval, []string{"approved_tools", "host_write_unless_approved", "sensitive_unless_approved"}
+		case toolproto.Fetch:
+			want, by = policy.NeedsApproval, []string{"approved_fetches", "network_unless_approved"}
 		case toolproto.VaultGet, toolproto.VaultExport:
 			want, by = policy.NeedsApproval, []string{"secrets_unless_approved"}
 		case toolproto.VaultRemove, toolproto.VaultRotate, toolproto.VaultAddRecipient:

@@ -29,7 +29,7 @@ var binaries = sync.OnceValues(func() (string, error) {
 	if dir := os.Getenv("PALYRA_TEST_BIN"); dir != "" {
 		return dir, nil
 	}
-	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", scratch+"/", "palyra/cmd/palyra-cell", "palyra/cmd/palyra-tool")
+	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", scratch+"/", "palyra/cmd/palyra-cell", "palyra/cmd/palyra-tool", "palyra/cmd/palyra-fetch")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	cmd.Stderr = os.Stderr
 	return scratch, cmd.Run()

@@ -105,6 +105,9 @@ func describe(m *toolproto.Member) property {
 	switch m.Kind {
 	case toolproto.Boolean:
 		p.Type = "boolean"
+		if m.Default != "" {
+			p.Default = m.Default == "true"
+		}
 	case toolproto.Integer:
 		p.Type = "integer"
 		p.Minimum, p.Maximum = bound(m.Min, math.MinInt64), bound(m.Max, math.MaxInt64)

@@ -58,6 +58,8 @@ import (
 type Config struct {
 	// Program is the absolute path of palyra-tool.
 	Program string
+	// Fetch is the absolute path of palyra-fetch. Default: none, and http.fetch isn't in the table.
+	Fetch string
 	// Workspaces are the folders that calls can name. Default: none.
 	Workspaces map[string]Workspace
 	// Artifacts is the source of artifact.read. Default: none, and the tool isn't in the
@@ -159,6 +161,9 @@ func table() []entry {
 		if t.Vault {
 			e.expand = expandVault
 		}
+		if t.Reaches {
+			e.expand, e.capabilities = expandFetch, []string{policy.CapNetwork}
+		}
 		if t.Reveals {
 			e.capabilities = []string{policy.CapSecretsRead}
 		}
@@ -181,6 +186,9 @@ func New(cfg Config) *Table {
 	}
 	if cfg.Processes == nil {
 		t.entries = slices.DeleteFunc(t.entries, func(e entry) bool { return e.Name != kernel.ToolRun && strings.HasPrefix(e.Name, "process.") })
+	}
+	if cfg.Fetch == "" {
+		t.entries = slices.DeleteFunc(t.entries, func(e entry) bool { return e.Reaches })
 	}
 	if cfg.Vault == nil {
 		t.entries = slices.DeleteFunc(t.entries, func(e entry) bool { return e.Vault })

@@ -102,10 +102,10 @@ func (t *table) add(name string, tool hub.Tool, input json.RawMessage) {
 	t.list = append(t.list, &sdk.Tool{Name: name, Description: tool.Description, InputSchema: input, Annotations: hints(&tool)})
 }
 
-// hints says what a tool can do, by what the table says that it needs. Only what process.run runs can
-// have network, and what process.stop ends needs nothing.
+// hints says what a tool can do, by what the table says that it needs. Only http.fetch and what
+// process.run runs can have network, and what process.stop ends needs nothing.
 func hints(t *hub.Tool) *sdk.ToolAnnotations {
-	changes, open := t.Sensitive || len(t.Capabilities) > 0 || t.Name == toolproto.ProcessStop, t.Name == runTool
+	changes, open := t.Sensitive || len(t.Capabilities) > 0 || t.Name == toolproto.ProcessStop, t.Name == runTool || t.Name == toolproto.Fetch
 	return &sdk.ToolAnnotations{ReadOnlyHint: !changes, DestructiveHint: &changes, OpenWorldHint: &open}
 }
 

@@ -24,8 +24,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
-	"strings"
 	"time"
 
 	"palyra/cmd/palyra-tool/internal/apply"
@@ -82,7 +80,7 @@ func (e *Env) Main(args []string) toolproto.Status {
 
 // failed turns an error into the caller's failure.
 func failed(err error) (toolproto.Status, toolproto.Failure) {
-	f := toolproto.Failure{Error: reason(err)}
+	status, f := toolproto.Fail(err)
 	if p, ok := errors.AsType[*partial](err); ok {
 		f.Left = p.left
 		return toolproto.Partial, f
@@ -91,23 +89,7 @@ func failed(err error) (toolproto.Status, toolproto.Failure) {
 		f.Left = p.Left
 		return toolproto.Partial, f
 	}
-	switch fault.KindOf(err) {
-	case fault.Usage:
-		return toolproto.Bad, f
-	case fault.Busy:
-		return toolproto.Conflict, f
-	case fault.Internal:
-		return toolproto.Broken, f
-	}
-	return toolproto.Failed, f
-}
-
-func reason(err error) toolproto.Reason {
-	code := fault.ReasonOf(err)
-	if code == "" {
-		code = "internal"
-	}
-	return toolproto.Reason{Reason: code, Text: strings.ToValidUTF8(err.Error(), "\uFFFD")}
+	return status, f
 }
 
 // act does a tool's work with a decoded input and its payload.
@@ -201,35 +183,17 @@ func changing[I any](do func(e *Env, t *tree.Tree, in *I) (any, error)) act {
 	}
 }
 
-// run decodes the input, holds the brief to it and calls the tool.
+// run reads the call and calls the tool.
 func (e *Env) run(args []string) (any, error) {
-	if len(args) == 0 {
-		return nil, fault.New(fault.Usage, "invalid_input", "start palyra-tool", errors.New("no tool named"))
-	}
-	data, err := io.ReadAll(io.LimitReader(e.Stdin, toolproto.MaxInput+maxPayload+1))
+	t, in, payload, err := tools.Read(args, e.Stdin, maxPayload)
 	if err != nil {
-		return nil, fault.New(fault.Internal, "internal", "read input", err)
+		return nil, err
 	}
-	t, ok := tools.Find(args[0])
+	do, ok := acts[t.Name]
 	if !ok {
-		return nil, fault.New(fault.Usage, "not_found", fmt.Sprintf("start tool %q", args[0]), nil)
+		return nil, fault.New(fault.Usage, "not_found", fmt.Sprintf("start tool %q", t.Name), errors.New("another program runs it"))
 	}
-	line, payload, _ := bytes.Cut(data, []byte("\n"))
-	if !t.Payload && len(payload) > 0 {
-		line = data // and let the decoder say what follows
-	}
-	in := t.Input()
-	if err := toolproto.DecodeInner(line, in); err != nil {
-		return nil, err
-	}
-	brief, err := t.Brief(in)
-	if err != nil {
-		return nil, err
-	}
-	if !slices.Equal(args[1:], brief) {
-		return nil, fault.New(fault.Usage, "invalid_input", "check arguments", errors.New("they do not belong to this input"))
-	}
-	return acts[t.Name](e, in, payload)
+	return do(e, in, payload)
 }
 
 func (e *Env) step(name string) error {

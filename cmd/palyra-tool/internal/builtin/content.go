@@ -1,35 +1,6 @@
 package builtin
 
-import (
-	"bytes"
-	"encoding/base64"
-	"unicode/utf8"
-
-	"palyra/internal/toolproto"
-)
-
-// content spells bytes for a result.
-func content(b []byte) toolproto.Content {
-	if bytes.IndexByte(b, 0) < 0 && utf8.Valid(b) {
-		return toolproto.Content{Text: string(b)}
-	}
-	return toolproto.Content{Binary: true, Base64: base64.StdEncoding.EncodeToString(b)}
-}
-
-// whole cuts off an incomplete last character, so that a part of a text is a text. It
-// leaves other bytes alone.
-func whole(b []byte) []byte {
-	for i := 1; i < utf8.UTFMax && i <= len(b); i++ {
-		c := b[len(b)-i]
-		if utf8.RuneStart(c) {
-			if c >= utf8.RuneSelf && !utf8.FullRune(b[len(b)-i:]) && i < len(b) {
-				return b[:len(b)-i]
-			}
-			break
-		}
-	}
-	return b
-}
+import "palyra/internal/toolproto"
 
 // artifactRead gives back the part of an artifact that the kernel put behind
 // the input.
@@ -39,10 +10,10 @@ func artifactRead(in *toolproto.ArtifactReadInput, payload []byte) (any, error) 
 		return nil, err
 	}
 	if in.Offset+int64(len(payload)) < in.Size {
-		payload = whole(payload)
+		payload = toolproto.WholeText(payload)
 		r.NextOffset = in.Offset + int64(len(payload))
 	}
 	r.Length = int64(len(payload))
-	r.Content = content(payload)
+	r.Content = toolproto.ContentOf(payload)
 	return r, nil
 }

@@ -103,6 +103,6 @@ func (l *lister) entry(d *tree.Dir, base string, st tree.Stat) bool {
 // skip names something that was left out.
 func skip(to *[]toolproto.Reason, err error) {
 	if len(*to) < toolproto.MaxSkipped {
-		*to = append(*to, reason(err))
+		*to = append(*to, toolproto.ReasonOf(err))
 	}
 }

@@ -44,14 +44,14 @@ func readFile(t *tree.Tree, in *toolproto.ReadFileInput) (any, error) {
 		r.Length = p.taken
 	} else {
 		if p.more {
-			b = whole(b)
+			b = toolproto.WholeText(b)
 		}
 		r.Length = int64(len(b))
 	}
 	if p.more {
 		r.NextOffset = in.Offset + r.Length
 	}
-	r.Content = content(b)
+	r.Content = toolproto.ContentOf(b)
 	return r, nil
 }
 
