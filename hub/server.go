@@ -32,15 +32,18 @@ type ServerTools struct {
 	Methods []string `json:"methods,omitempty"`
 }
 
-// ServerSpec says how an MCP server is started: a program in a cell, without network, that speaks
-// the protocol on its standard input and output.
+// ServerSpec says how an MCP server is started: a program in a cell, without network or with one that
+// leads to named hosts, that speaks the protocol on its standard input and output.
 type ServerSpec struct {
 	Argv      []string `json:"argv" doc:"the program and its arguments"`
 	Env       []string `json:"env,omitempty" doc:"\"NAME=VALUE\"; policy, approvers and the journal see them"`
 	Workspace string   `json:"workspace,omitempty" doc:"of the configuration; none: an empty private one"`
 	ReadOnly  bool     `json:"read_only,omitempty" doc:"it can't write the workspace"`
 	Mounts    []string `json:"mounts,omitempty" doc:"further folders of the host, read-only, at their own paths"`
-	Network   string   `json:"network,omitempty" doc:"fresh (default), loopback or void; none leads anywhere"`
+	Network   string   `json:"network,omitempty" doc:"fresh (default), loopback or void; none leads anywhere. With egress_hosts it's left out or loopback"`
+
+	EgressHosts []string `json:"egress_hosts,omitempty" doc:"HOST:PORT, or HOST for port 443: the hosts that it may reach, as of a call of process.run"`
+
 	Memory    int64    `json:"memory,omitempty" doc:"bytes; default 1 GiB"`
 	PIDs      int64    `json:"pids,omitempty" doc:"processes and threads; default 256"`
 	TimeoutMS int64    `json:"timeout_ms,omitempty" doc:"for the answer to a call; default one minute"`

@@ -18,6 +18,7 @@ import (
 func (a *app) mcpAdd(ctx context.Context, inv *command.Invocation) (*result, error) {
 	n := hub.NewServer{Name: inv.Operands[0], Spec: hub.ServerSpec{Argv: inv.Operands[1:], Env: command.All[string](inv, "env"),
 		Workspace: command.Value(inv, "workspace", ""), ReadOnly: inv.Has("read-only"), Mounts: command.All[string](inv, "mount"), Network: command.Value(inv, "network", ""),
+		EgressHosts: command.All[string](inv, "egress"),
 		Memory: command.Value(inv, "memory", int64(0)), PIDs: command.Value(inv, "pids", int64(0)),
 		TimeoutMS: command.Value(inv, "timeout", time.Duration(0)).Milliseconds(), LifeMS: command.Value(inv, "life", time.Duration(0)).Milliseconds()}}
 	h, err := a.connect(inv)
@@ -71,6 +72,9 @@ func (a *app) mcpShow(ctx context.Context, inv *command.Invocation) (*result, er
 	}
 	for _, m := range s.Spec.Mounts {
 		row("mount", "%s", m)
+	}
+	for _, h := range s.Spec.EgressHosts {
+		row("reaches", "%s", h)
 	}
 	for _, e := range s.Spec.Env {
 		row("env", "%s", e)

@@ -184,7 +184,7 @@ func (g *Gateway) program(row *store.Server) (*kernel.Expansion, error) {
 	if err != nil {
 		return nil, err
 	}
-	x := &kernel.Expansion{Argv: s.Argv, Env: s.Env, Mounts: s.Mounts, TierFloor: tier.C,
+	x := &kernel.Expansion{Argv: s.Argv, Env: s.Env, Mounts: s.Mounts, EgressHosts: s.EgressHosts, TierFloor: tier.C,
 		Limits: isolate.Limits{Wall: time.Hour, CPU: time.Hour, Memory: s.Memory, PIDs: s.PIDs, Output: 256 << 20}}
 	if s.LifeMS > 0 {
 		x.Limits.Wall = time.Duration(s.LifeMS) * time.Millisecond

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"palyra/authz/policy"
+	"palyra/call/egress"
 	"palyra/hub"
 	"palyra/hub/store"
 	"palyra/internal/canon"
@@ -58,8 +59,17 @@ func (g *Gateway) Row(n hub.NewServer, by string) (*store.Server, error) {
 		return nil, bad("read_only needs a workspace")
 	case s.Network != "" && s.Network != policy.NetworkFresh && s.Network != policy.NetworkLoopback && s.Network != policy.NetworkVoid:
 		return nil, bad("no network %.40q", s.Network)
+	case len(s.EgressHosts) > 0 && s.Network != "" && s.Network != policy.NetworkLoopback:
+		return nil, bad("a server with egress_hosts has a network of its own, with 127.0.0.1 and ::1: leave network out")
 	case s.Memory < 0 || s.PIDs < 0 || s.TimeoutMS < 0 || s.LifeMS < 0 || s.TimeoutMS > maxLife || s.LifeMS > maxLife:
 		return nil, bad("a limit is out of bounds")
+	}
+	if len(s.EgressHosts) > 0 {
+		rules, err := egress.ParseRules(s.EgressHosts)
+		if err != nil {
+			return nil, err
+		}
+		s.EgressHosts = rules.Strings()
 	}
 	if _, ok := g.cfg.Workspaces[s.Workspace]; !ok && s.Workspace != "" {
 		return nil, fault.New(fault.Usage, "not_found", op, errors.New("the operator declared none of this name"))

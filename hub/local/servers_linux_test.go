@@ -307,7 +307,8 @@ func TestBadStarts(t *testing.T) {
 	}
 	for _, n := range []hub.NewServer{{Name: "A"}, {Name: "-a", Spec: hub.ServerSpec{Argv: []string{"x"}}}, {Name: "a"}, {Name: "a", Spec: hub.ServerSpec{Argv: []string{"./x"}}},
 		{Name: "a", Spec: hub.ServerSpec{Argv: []string{"x"}, Env: []string{"=x"}}}, {Name: "a", Spec: hub.ServerSpec{Argv: []string{"x"}, Workspace: "none"}},
-		{Name: "a", Spec: hub.ServerSpec{Argv: []string{"x"}, Mounts: []string{"rel"}}}, {Name: "a", Spec: hub.ServerSpec{Argv: []string{"x"}, Network: "host"}}} {
+		{Name: "a", Spec: hub.ServerSpec{Argv: []string{"x"}, Mounts: []string{"rel"}}}, {Name: "a", Spec: hub.ServerSpec{Argv: []string{"x"}, Network: "host"}},
+		{Name: "a", Spec: hub.ServerSpec{Argv: []string{"x"}, EgressHosts: []string{"*"}}}, {Name: "a", Spec: hub.ServerSpec{Argv: []string{"x"}, EgressHosts: []string{"a.example"}, Network: "fresh"}}} {
 		if _, err := hub.AddServer.Do(ctx, h, h.owner, n); fault.KindOf(err) != fault.Usage {
 			t.Errorf("%+v: %v", n, err)
 		}

@@ -82,8 +82,8 @@ never through the agent.`,
 			Long: `
 COMMAND, behind --, is a server that speaks the Model Context Protocol on its
 standard input and output. It is started for the first call in a session and ends
-with it, in a cell without network; both its start and each call of its tools are
-decided by policy. Nothing is started now: palyra mcp accept NAME does, and shows
+with it, in a cell that reaches no host but those of --egress; both its start and
+each call of its tools are decided by policy. Nothing is started now: palyra mcp accept NAME does, and shows
 its tools. Agents then find them at /mcp/NAME of palyrad and by palyra mcp serve
 --server NAME. Values of --env are seen by policy, approvers and the journal.`,
 			Program: Client,
@@ -93,6 +93,7 @@ its tools. Agents then find them at /mcp/NAME of palyrad and by palyra mcp serve
 				{Name: "mount", Arg: "DIR", Help: "a further folder of the host, read-only, at its own path;\nmay be given more than once", Repeat: true},
 				{Name: "env", Arg: "NAME=VALUE", Help: "a variable; may be given more than once", Repeat: true},
 				{Name: "network", Arg: "MODE", Help: "fresh, loopback or void (default fresh); none leads\nanywhere"},
+				{Name: "egress", Arg: "HOST[:PORT]", Help: "a host that it may reach, as with palyra exec; may be\ngiven more than once", Repeat: true},
 				{Name: "memory", Arg: "SIZE", Help: "memory limit (default 1GiB)", Parse: command.Size},
 				{Name: "pids", Arg: "N", Help: "limit of processes and threads (default 256)", Parse: command.Count(1 << 16)},
 				{Name: "timeout", Arg: "D", Help: "for the answer to a call (default 1m)", Parse: command.Duration},
