@@ -44,10 +44,10 @@ type ServerSpec struct {
 
 	EgressHosts []string `json:"egress_hosts,omitempty" doc:"HOST:PORT, or HOST for port 443: the hosts that it may reach, as of a call of process.run"`
 
-	Memory    int64    `json:"memory,omitempty" doc:"bytes; default 1 GiB"`
-	PIDs      int64    `json:"pids,omitempty" doc:"processes and threads; default 256"`
-	TimeoutMS int64    `json:"timeout_ms,omitempty" doc:"for the answer to a call; default one minute"`
-	LifeMS    int64    `json:"life_ms,omitempty" doc:"of a started server; default one hour"`
+	Memory    int64 `json:"memory,omitempty" doc:"bytes; default 1 GiB"`
+	PIDs      int64 `json:"pids,omitempty" doc:"processes and threads; default 256"`
+	TimeoutMS int64 `json:"timeout_ms,omitempty" doc:"for the answer to a call; default one minute"`
+	LifeMS    int64 `json:"life_ms,omitempty" doc:"of a started server; default one hour"`
 }
 
 // NewServer is a server to be added.

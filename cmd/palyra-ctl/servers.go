@@ -19,7 +19,7 @@ func (a *app) mcpAdd(ctx context.Context, inv *command.Invocation) (*result, err
 	n := hub.NewServer{Name: inv.Operands[0], Spec: hub.ServerSpec{Argv: inv.Operands[1:], Env: command.All[string](inv, "env"),
 		Workspace: command.Value(inv, "workspace", ""), ReadOnly: inv.Has("read-only"), Mounts: command.All[string](inv, "mount"), Network: command.Value(inv, "network", ""),
 		EgressHosts: command.All[string](inv, "egress"),
-		Memory: command.Value(inv, "memory", int64(0)), PIDs: command.Value(inv, "pids", int64(0)),
+		Memory:      command.Value(inv, "memory", int64(0)), PIDs: command.Value(inv, "pids", int64(0)),
 		TimeoutMS: command.Value(inv, "timeout", time.Duration(0)).Milliseconds(), LifeMS: command.Value(inv, "life", time.Duration(0)).Milliseconds()}}
 	h, err := a.connect(inv)
 	if err != nil {
