@@ -28,6 +28,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/netip"
 	"os"
@@ -77,6 +78,7 @@ func serve(args []string) error {
 	if flags.NArg() > 0 {
 		return fmt.Errorf("unknown argument %q", flags.Arg(0))
 	}
+	log.SetOutput(io.Discard) // net/http logs what hosts send unasked
 	c := egress.Config{Log: func(s string) { fmt.Fprintln(os.Stderr, "palyra-egress:", s) }}
 	if *nameserver != "" {
 		var err error

@@ -176,7 +176,7 @@ func (o *once) Close() error   { return nil }
 func (o *once) Addr() net.Addr { return o.addr }
 
 // serve serves conn until it's closed.
-func (l *link) serve(conn *tls.Conn, config *tls.Config) {
+func (l *link) serve(conn net.Conn, config *tls.Config) {
 	o := &once{conn: make(chan net.Conn, 1), ended: make(chan struct{}), addr: conn.LocalAddr()}
 	o.conn <- conn
 	var closed sync.Once
