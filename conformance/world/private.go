@@ -22,6 +22,26 @@ type Request struct {
 	Authorization      string // the whole header
 	Protocol           string // "HTTP/2.0"
 	Status             int    // of the answer
+	Body               string // its beginning, as far as it was read
+}
+
+// maxBody is how much of a request's body is kept.
+const maxBody = 1 << 10
+
+// body keeps the beginning of what is read.
+type body struct {
+	io.ReadCloser
+	w  *World
+	of *Request // guarded by w.mu
+}
+
+// Read keeps what it reads.
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.w.mu.Lock()
+	defer b.w.mu.Unlock()
+	b.of.Body += string(p[:min(n, maxBody-len(b.of.Body))])
+	return n, err
 }
 
 // Requests returns those that arrived, in order.
@@ -77,6 +97,7 @@ func (w *World) noted(h http.Handler) http.Handler {
 		w.requests = append(w.requests, n)
 		w.changedLocked()
 		w.mu.Unlock()
+		r.Body = &body{r.Body, w, n}
 		s := &noting{ResponseWriter: out, w: w, of: n}
 		h.ServeHTTP(s, r)
 		s.note(http.StatusOK)

