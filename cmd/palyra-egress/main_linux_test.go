@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -19,7 +20,6 @@ import (
 	"time"
 
 	"palyra/call/egress"
-	"palyra/internal/canon"
 	"palyra/isolate/egress/client"
 	"palyra/isolate/egress/inspect"
 	"palyra/isolate/egress/sealed"
@@ -154,7 +154,7 @@ func TestSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	o := &client.Order{Rules: []string{"a.example:443"}, Inspect: []string{"GET a.example:443"}, Capsule: canon.Sum(nil),
+	o := &client.Order{Rules: []string{"a.example:443"}, Inspect: []string{"GET a.example:443"}, Capsule: sha256.Sum256(nil),
 		Uses: []client.Use{{Use: "T=vault://global/t header:authorization a.example:443", Placeholder: egress.NewPlaceholder("")}}}
 	s, err := p.Open(context.Background(), o)
 	if err != nil {
