@@ -144,7 +144,7 @@ func checkPlaced(p egress.Place, value []byte) error {
 		return nil
 	case slices.ContainsFunc(value, func(b byte) bool { return b < ' ' || b == 0x7f }):
 		return fault.New(fault.Refused, "invalid_input", "check value", errors.New("a header can't have its newlines or control characters")).
-			WithHint("store it without the newline at its end: printf %s VALUE | palyra vault set REF")
+			WithHint("store it as one line")
 	case value[0] == ' ' || value[len(value)-1] == ' ':
 		return fault.New(fault.Refused, "invalid_input", "check value", errors.New("a header can't begin or end with its blanks"))
 	}
@@ -285,8 +285,8 @@ func (c *call) leaked(ctx context.Context, outcome string, cause error) (string,
 }
 
 func leakFault(op string, l evidence.Leak, more error) error {
-	return fault.New(fault.Refused, "placeholder_leaked", op, errors.Join(fmt.Errorf("the placeholder of %s", l), more)).
-		WithHint("the secret itself went nowhere else; look at what the program did with the variable: only requests that a use names may have it")
+	return fault.New(fault.Refused, "placeholder_leaked", op, errors.Join(fmt.Errorf("the placeholder of %s was seen in %s", l.Name, strings.TrimPrefix(l.String(), l.Name+" in ")), more)).
+		WithHint("the secret itself went nowhere else; only the requests that a use names may have what stands in the variable")
 }
 
 // trapOf is the trap of one of the call's variables.
