@@ -1,23 +1,32 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
+	"palyra/conformance/seek"
 	"palyra/conformance/world"
 )
 
-// hostsPolicy permits every program that reaches no host but two, and any other if a person does.
+// hostsPolicy permits every program that reaches no host but two, and others if a person does. A token
+// goes to one of the two.
 const hostsPolicy = `@id("known_hosts")
 permit (principal, action == Palyra::Action::"tool.execute", resource)
 when { ["git.example:443", "packages.example:443"].containsAll(context.egress_hosts) };
+
+@id("token_for_the_registry")
+permit (principal, action == Palyra::Action::"vault.use", resource == Palyra::Secret::"vault://global/registry")
+when { context.use.host == "packages.example:443" };
 
 @id("other_hosts_if_approved")
 @reason("it reaches hosts that are not on the list")
@@ -95,9 +104,13 @@ type inWorld func() int
 // Run runs it.
 func (f inWorld) Run() int { return f() }
 
+// registryToken is the token of the registry. Nothing has it before it's made.
+var registryToken = "token-of-the-registry-" + rand.Text()
+
 func (d *demo) network(ctx context.Context, w *world.World) error {
-	policy, project := filepath.Join(d.dir, "hosts"), filepath.Join(d.dir, "app")
-	if err := errors.Join(os.Mkdir(policy, 0o755), os.Mkdir(project, 0o755), os.WriteFile(filepath.Join(policy, "hosts.cedar"), []byte(hostsPolicy), 0o644), w.MakeRepository()); err != nil {
+	policy, project, file := filepath.Join(d.dir, "hosts"), filepath.Join(d.dir, "app"), filepath.Join(d.dir, "registry.txt")
+	if err := errors.Join(os.Mkdir(policy, 0o755), os.Mkdir(project, 0o755), os.WriteFile(filepath.Join(policy, "hosts.cedar"), []byte(hostsPolicy), 0o644),
+		os.WriteFile(file, []byte(registryToken), 0o600), w.MakeRepository()); err != nil {
 		return err
 	}
 	for _, name := range []string{"git.example", "packages.example", "other.example"} {
@@ -111,14 +124,48 @@ func (d *demo) network(ctx context.Context, w *world.World) error {
 		}
 		return append(args, "--")
 	}
-	r := d.call(ctx, "clone", "executed", append(hosts("git.example"), "git", "clone", "-q", "https://git.example/repo.git", "lib")...)
+	w.Want(registryToken)
+	set := d.run(ctx, "$", d.dir, d.palyra, "vault", "set", "--file", file, "vault://global/registry")
+	d.show(set.stdout + set.stderr)
+	os.Remove(file)
+	const use = "TOKEN=vault://global/registry header:authorization packages.example"
+	uses := append([]string{"--egress-secret", use}, hosts()...)
+
+	// A private repository and a private package, with a token that the programs don't have.
+	r := d.call(ctx, "clone", "executed", append(slices.Clone(uses), "git", "-c", `credential.helper=!printf 'username=x\npassword=%s\n' "$TOKEN" #`, "clone", "-q", "https://packages.example/private/repo.git", "lib")...)
 	d.show(r.stdout + r.stderr)
 	b, err := os.ReadFile(filepath.Join(project, "lib", "hello.txt"))
-	d.expect(r.status == 0 && err == nil && string(b) == "from the world\n", "git cloned a repository over HTTPS (status %d)", r.status)
-	d.expect(len(w.Queries("")) > 0 && len(w.Queries("packages.example")) == 0, "no other name was looked up")
+	d.expect(r.status == 0 && err == nil && string(b) == "from the world\n", "git cloned a private repository over HTTPS (status %d)", r.status)
+	if err := os.WriteFile(filepath.Join(project, ".npmrc"), []byte("//packages.example/private/npm/:_authToken=${TOKEN}\nregistry=https://packages.example/private/npm/\n"), 0o644); err != nil {
+		return err
+	}
+	if _, err := exec.LookPath("npm"); err == nil {
+		r = d.call(ctx, "install", "executed", append(slices.Clone(uses), "npm", "install", "--silent", "--no-audit", "--no-fund", "--cache=/tmp/npm", world.NPM)...)
+		d.show(r.stdout + r.stderr)
+		b, err = os.ReadFile(filepath.Join(project, "node_modules", world.NPM, "index.js"))
+		d.expect(r.status == 0 && err == nil && strings.Contains(string(b), "from the world"), "npm installed a package from a private registry (status %d)", r.status)
+	} else {
+		d.show("npm isn't here: no package is installed")
+	}
+	logins := 0
+	for _, q := range w.Requests() {
+		if q.Status == 200 && strings.HasPrefix(q.Path, "/private/") {
+			logins++
+		}
+	}
+	d.expect(logins >= 3, "the registry gave out %d things, each for the token", logins)
+	if err := d.seek(ctx, w, uses, hosts("packages.example")); err != nil {
+		return err
+	}
+	r = d.call(ctx, "tripwire", "failed", append(slices.Clone(uses), "sh", "-c", `curl -sS -d "$TOKEN" https://packages.example/sum; tail -f /dev/null`)...)
+	d.show(r.stdout + r.stderr)
+	last := w.Requests()[len(w.Requests())-1]
+	d.expect(r.status != 0 && last.Path == "/sum" && last.Body == "", "a placeholder in a body ends the call, and doesn't leave (status %d)", r.status)
+	shown := d.run(ctx, "$", d.dir, d.palyra, "attest", "show", d.receipt("tripwire"))
+	d.expect(strings.Contains(shown.stdout, "leaked") && strings.Contains(shown.stdout, "body"), "the receipt says where it was going")
 
 	const page = "https://other.example/"
-	r = d.call(ctx, "hostdenied", "executed", append(hosts("packages.example"), "curl", "-sS", page)...)
+	r = d.call(ctx, "hostdenied", "executed", append(hosts("git.example"), "curl", "-sS", page)...)
 	d.show(r.stdout + r.stderr)
 	d.expect(r.status == 6 && len(w.Queries("other.example")) == 0, "a host that the call doesn't name isn't there (status %d)", r.status)
 	d.expect(strings.Contains(r.stderr, "--egress other.example:443"), "palyra says which host it was, and the flag that names it")
@@ -126,7 +173,7 @@ func (d *demo) network(ctx context.Context, w *world.World) error {
 	d.show(out.stdout + out.stderr)
 	d.expect(out.status == 0, "the same program outside reaches it (status %d)", out.status)
 
-	argv := append([]string{d.palyra, "exec", "--receipt", d.receipt("hostpermitted")}, append(hosts("packages.example", "other.example"), "curl", "-sS", page)...)
+	argv := append([]string{d.palyra, "exec", "--receipt", d.receipt("hostpermitted")}, append(hosts("git.example", "other.example"), "curl", "-sS", page)...)
 	in, card, err := d.permitted(ctx, project, argv, func() error { return nil })
 	if err != nil {
 		return err
@@ -134,7 +181,80 @@ func (d *demo) network(ctx context.Context, w *world.World) error {
 	d.receipts = append(d.receipts, receipt{file: d.receipt("hostpermitted"), outcome: "executed"})
 	d.expect(strings.Contains(card, "other.example:443"), "the card names the host")
 	d.expect(in.status == 0 && strings.HasPrefix(in.stdout, "other.example at "), "with the person's yes it is reached (status %d)%s", in.status, in.complaint())
-	shown := d.run(ctx, "$", d.dir, d.palyra, "attest", "show", d.receipt("hostpermitted"))
+	shown = d.run(ctx, "$", d.dir, d.palyra, "attest", "show", d.receipt("hostpermitted"))
 	d.expect(strings.Contains(shown.stdout, "other.example"), "the receipt says where the program connected")
 	return nil
+}
+
+// remember is a program that logs in, keeps in memory and in files what it has of the token, and waits.
+const remember = `curl -sS -o /dev/null -D headers.txt -H "Authorization: Bearer $TOKEN" https://packages.example/private/echo
+printenv >env.txt; cp env.txt headers.txt /tmp; KEPT="$TOKEN $(cat headers.txt)"; curl -sS https://packages.example/hold; : "$KEPT"`
+
+// seek looks for the token while a program uses it, in the memory of the cell's processes and the files
+// that they see, and then in what is left, in the records and in the receipts. Then it gives another
+// program the token itself, and finds it.
+func (d *demo) seek(ctx context.Context, w *world.World, uses, plain []string) error {
+	v := seek.For(registryToken)
+	look := func(name string, argv []string) (memory, files []string, processes int, err error) {
+		held, release := w.Hold()
+		defer release()
+		args := append([]string{d.palyra, "exec", "--receipt", d.receipt(name)}, argv...)
+		fmt.Fprintf(d.out, "     $ %s\n", strings.ReplaceAll(d.spell(args), registryToken, "(the token)"))
+		cmd := d.command(ctx, d.dir, args...)
+		var out bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &out
+		if err := cmd.Start(); err != nil {
+			return nil, nil, 0, err
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }()
+		w.Until(func() bool { return held() > 0 || len(ended) > 0 })
+		below, err := seek.Below(cmd.Process.Pid)
+		for _, pid := range below {
+			comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+			if string(comm) == "palyra-egress\n" {
+				continue // the one process that has it
+			}
+			found, _, merr := v.Memory(pid)
+			err = errors.Join(err, merr)
+			memory = append(memory, found...)
+			processes++
+		}
+		if len(below) > 0 {
+			for _, dir := range []string{"/workspace", "/tmp", "/dev/shm"} {
+				found, _, ferr := v.Files(fmt.Sprintf("/proc/%d/root%s", slices.Max(below), dir))
+				err = errors.Join(err, ferr)
+				files = append(files, found...)
+			}
+		}
+		release()
+		if werr := <-ended; werr != nil {
+			err = errors.Join(err, fmt.Errorf("%w: %s", werr, &out))
+		}
+		left, _, ferr := v.Files(d.dir) // the project, the state directory, the receipts, the other steps'
+		return memory, append(append(files, left...), v.In(out.Bytes())...), processes, errors.Join(err, ferr)
+	}
+	memory, files, processes, err := look("remembered", append(slices.Clone(uses), "sh", "-c", remember))
+	if err != nil {
+		return err
+	}
+	d.receipts = append(d.receipts, receipt{file: d.receipt("remembered"), outcome: "executed"})
+	d.expect(processes >= 3 && len(memory) == 0, "no process of the cell has the token, of %d%s", processes, found(memory))
+	d.expect(len(files) == 0, "no file, output, receipt or journal has it%s", found(files))
+	plain = append([]string{"--env", "TOKEN=" + registryToken}, plain...)
+	memory, files, _, err = look("knew", append(plain, "sh", "-c", remember, registryToken))
+	if err != nil {
+		return err
+	}
+	d.receipts = append(d.receipts, receipt{file: d.receipt("knew"), outcome: "executed"})
+	journal := slices.ContainsFunc(files, func(f string) bool { return strings.Contains(f, "/journal/") })
+	d.expect(len(memory) > 0 && len(files) > 1 && journal, "the control: the same search finds it %d times in a program that has it, %d times in files and journal", len(memory), len(files))
+	return nil
+}
+
+func found(where []string) string {
+	if len(where) == 0 {
+		return ""
+	}
+	return ": " + strings.Join(where, ", ")
 }

@@ -50,17 +50,17 @@ func (b *bench) with(more []string, script string) (r *call, workspace string) {
 }
 
 // clients are programs that log in with the token in $TOKEN to what is private in the world, and what
-// they print if they got in.
+// they print if they got in. $T is a folder for what they keep.
 var clients = []struct{ name, program, script, want string }{
 	{"curl", "curl", `curl -sS -H "Authorization: Bearer $TOKEN" https://packages.example/private/repo.git/HEAD`, "ref: refs/heads/main\n"},
 	{"git", "git", `git -c credential.helper='!f() { echo username=x; echo "password=$TOKEN"; }; f' clone -q https://packages.example/private/repo.git clone && cat clone/hello.txt`, "from the world\n"},
 	{"npm", "npm", `printf '//packages.example/private/npm/:_authToken=${TOKEN}\nregistry=https://packages.example/private/npm/\n' >.npmrc &&
-		npm install --silent --no-audit --no-fund --cache=/tmp/npm fromworld && node -p 'require("fromworld")'`, "from the world\n"},
+		npm install --silent --no-audit --no-fund --cache=$T/npm fromworld && node -p 'require("fromworld")'`, "from the world\n"},
 	{"pip", "/usr/bin/python3", `/usr/bin/python3 -m pip install -q --disable-pip-version-check --no-cache-dir --no-deps --target pip --index-url "https://x:$TOKEN@packages.example/private/simple" fromworld &&
 		PYTHONPATH=pip /usr/bin/python3 -c 'import fromworld; print(fromworld.word)'`, "from the world\n"},
-	{"go", "/usr/local/go/bin/go", `export HOME=/tmp GOPROXY=https://packages.example/private/mod GONOSUMDB='*' GOFLAGS=-mod=mod GOTOOLCHAIN=local GOCACHE=/tmp/cache GOPATH=/tmp/go CGO_ENABLED=0
-		printf 'machine packages.example login x password %s\n' "$TOKEN" >/tmp/.netrc &&
-		printf 'module example.org/app\n' >go.mod && /usr/local/go/bin/go mod download -x example.org/dep@v1.0.0 2>/dev/null && cat /tmp/go/pkg/mod/example.org/dep@v1.0.0/dep.go`, "package dep\n\nconst Word = \"from the world\"\n"},
+	{"go", "/usr/local/go/bin/go", `export HOME=$T GOPROXY=https://packages.example/private/mod GONOSUMDB='*' GOFLAGS="-mod=mod -modcacherw" GOTOOLCHAIN=local GOCACHE=$T/cache GOPATH=$T/go CGO_ENABLED=0
+		printf 'machine packages.example login x password %s\n' "$TOKEN" >$T/.netrc &&
+		printf 'module example.org/app\n' >go.mod && /usr/local/go/bin/go mod download -x example.org/dep@v1.0.0 2>/dev/null && cat $T/go/pkg/mod/example.org/dep@v1.0.0/dep.go`, "package dep\n\nconst Word = \"from the world\"\n"},
 	{"node", "node", `node -e '
 		fetch("https://packages.example/private/v1/chat/completions", {method: "POST", headers: {"authorization": "Bearer " + process.env.TOKEN, "content-type": "application/json"},
 			body: JSON.stringify({model: "m", stream: true, messages: [{role: "user", content: "hello there"}]})})
@@ -87,7 +87,7 @@ func TestClients(t *testing.T) {
 			b := b.in(t)
 			// The control: outside the program logs in with the token itself, and leaves it where it was.
 			dir := t.TempDir()
-			out, err := b.outside("env", "TOKEN="+token, "NODE_EXTRA_CA_CERTS=/etc/ssl/certs/ca-certificates.crt", "sh", "-c", "cd "+dir+" && printenv TOKEN >token.txt && "+c.script)
+			out, err := b.outside("env", "TOKEN="+token, "NODE_EXTRA_CA_CERTS=/etc/ssl/certs/ca-certificates.crt", "T="+filepath.Join(dir, "t"), "sh", "-c", "cd "+dir+" && mkdir t && printenv TOKEN >token.txt && "+c.script)
 			if err != nil || !strings.HasSuffix(out, c.want) { // pip warns root
 				t.Fatalf("control: %v\n%s", err, out)
 			}
@@ -95,7 +95,7 @@ func TestClients(t *testing.T) {
 				t.Fatalf("control: the search finds %q, %v", found, err)
 			}
 			before := len(b.w.Requests())
-			r, ws := b.with(nil, "printenv TOKEN >token.txt && "+c.script)
+			r, ws := b.with(nil, "T=/tmp; printenv TOKEN >token.txt && "+c.script)
 			if r.status != 0 || r.stdout != c.want {
 				t.Fatal(r)
 			}
