@@ -140,7 +140,7 @@ func (d *demo) network(ctx context.Context, w *world.World) error {
 		return err
 	}
 	if _, err := exec.LookPath("npm"); err == nil {
-		r = d.call(ctx, "install", "executed", append(slices.Clone(uses), "npm", "install", "--silent", "--no-audit", "--no-fund", "--cache=/tmp/npm", world.NPM)...)
+		r = d.call(ctx, "install", "executed", append(slices.Clone(uses), "sh", "-c", "npm install --silent --no-audit --no-fund --cache=/tmp/npm "+world.NPM)...)
 		d.show(r.stdout + r.stderr)
 		b, err = os.ReadFile(filepath.Join(project, "node_modules", world.NPM, "index.js"))
 		d.expect(r.status == 0 && err == nil && strings.Contains(string(b), "from the world"), "npm installed a package from a private registry (status %d)", r.status)
