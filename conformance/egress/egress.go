@@ -3,6 +3,8 @@
 // outside of a cell reaches what it doesn't reach inside, and each compares the receipt with what
 // arrived at the servers.
 //
+// figures measures connections through palyra-egress beside direct ones and other proxies.
+//
 // The binaries are built by the test itself. A user who can't build gets a compiled test and the
 // binaries:
 //

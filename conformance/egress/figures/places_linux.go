@@ -1,0 +1,191 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// palyra is the command line of a call with the hosts of the run, with a state of its own.
+func (s *setting) palyra(state string, more ...string) []string {
+	c := []string{filepath.Join(s.bin, "palyra"), "exec", "--no-daemon", "--policy", filepath.Join(s.dir, "policy"), "--state", filepath.Join(s.dir, "state-"+state),
+		"--stdin", "--timeout", "1h", "--egress", host + ":" + quick, "--egress", host + ":" + bulk}
+	return append(append(c, more...), "--")
+}
+
+// places starts the clients and what they go through. Without npm or mitmproxy it says so.
+func (s *setting) places(srt string) ([]*place, error) {
+	direct := &place{name: "direct"}
+	through := &place{name: "palyra", server: func() []int { return named("palyra-egress") }}
+	connect := &place{name: "palyra, CONNECT", server: through.server}
+	places := []*place{direct, through, connect}
+	for i, p := range places {
+		for n := range 2 {
+			var before []string
+			proxy := ""
+			if i > 0 {
+				before = s.palyra(fmt.Sprintf("%d-%d", i, n))
+			}
+			if i == 2 {
+				proxy = "198.18.0.2:3128"
+			}
+			c, err := s.client(p.name, before, proxy)
+			if err != nil {
+				return nil, err
+			}
+			p.clients = append(p.clients, c)
+		}
+	}
+	for _, other := range []struct {
+		name  string
+		start func() (string, int, error)
+	}{
+		{"sandbox-runtime's proxy", func() (string, int, error) { return s.sandboxRuntime(srt) }},
+		{"mitmproxy", s.mitmproxy},
+	} {
+		at, pid, err := other.start()
+		if err != nil {
+			fmt.Printf("skipped: %s: %v\n", other.name, err)
+			continue
+		}
+		p := &place{name: other.name, server: func() []int { return below(pid) }}
+		for range 2 {
+			c, err := s.client(p.name, nil, at)
+			if err != nil {
+				return nil, err
+			}
+			p.clients = append(p.clients, c)
+		}
+		places = append(places, p)
+	}
+	return places, nil
+}
+
+// sandboxRuntime starts the proxy of @anthropic-ai/sandbox-runtime, which allows the one host.
+func (s *setting) sandboxRuntime(dir string) (string, int, error) {
+	const name = "@anthropic-ai/sandbox-runtime"
+	if dir == "" {
+		dir = filepath.Join(s.dir, "srt")
+		c := exec.Command("npm", "install", "--no-audit", "--no-fund", "--prefix", dir, name)
+		if out, err := c.CombinedOutput(); err != nil {
+			return "", 0, fmt.Errorf("npm install: %w: %s", err, bytes.TrimSpace(out))
+		}
+	}
+	at := filepath.Join(dir, "node_modules", name, "dist", "sandbox", "http-proxy.js")
+	if _, err := os.Stat(at); err != nil {
+		return "", 0, err
+	}
+	script := filepath.Join(s.dir, "proxy.mjs")
+	text := fmt.Sprintf(`import { createHttpProxyServer } from %q
+const s = createHttpProxyServer({ filter: (port, host) => host === %q })
+s.listen(0, "127.0.0.1", () => console.log("127.0.0.1:" + s.address().port))
+`, at, host)
+	if err := os.WriteFile(script, []byte(text), 0o644); err != nil {
+		return "", 0, err
+	}
+	c := s.command("node", script)
+	out, err := c.StdoutPipe()
+	if err := errors.Join(err, c.Start()); err != nil {
+		return "", 0, err
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	return strings.TrimSpace(line), c.Process.Pid, err
+}
+
+// mitmproxy starts Debian's, which passes all on as it is.
+func (s *setting) mitmproxy() (string, int, error) {
+	if _, err := exec.LookPath("mitmdump"); err != nil {
+		return "", 0, fmt.Errorf("%w (apt-get install mitmproxy)", err)
+	}
+	const at = "127.0.0.1:18080"
+	c := s.command("mitmdump", "-q", "--listen-host", "127.0.0.1", "--listen-port", "18080", "--ignore-hosts", ".*", "--set", "confdir="+filepath.Join(s.dir, "mitm"))
+	if err := c.Start(); err != nil {
+		return "", 0, err
+	}
+	// It says nothing when it listens.
+	for range 300 {
+		probe := s.command(s.self, "client", at, "-probe")
+		probe.Stderr = nil
+		if err := probe.Run(); err == nil {
+			return at, c.Process.Pid, nil
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return "", 0, errors.New("mitmdump doesn't listen")
+}
+
+// named returns the processes of this name that descend from this one.
+func named(name string) (out []int) {
+	for _, pid := range below(os.Getpid()) {
+		if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)); err == nil && bytes.HasPrefix(b, []byte("Name:\t"+name+"\n")) {
+			out = append(out, pid)
+		}
+	}
+	return out
+}
+
+// below returns a process and those that descend from it.
+func below(of int) (out []int) {
+	parents := make(map[int]int)
+	all, err := filepath.Glob("/proc/[0-9]*/status")
+	if err != nil {
+		return nil
+	}
+	for _, p := range all {
+		b, err := os.ReadFile(p)
+		if err != nil {
+			continue // it has ended
+		}
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(p)))
+		_, after, _ := bytes.Cut(b, []byte("\nPPid:"))
+		parent := 0
+		fmt.Fscan(bytes.NewReader(after), &parent)
+		parents[pid] = parent
+	}
+	for pid := range parents {
+		p := pid
+		for p > 1 && p != of {
+			p = parents[p]
+		}
+		if p == of {
+			out = append(out, pid)
+		}
+	}
+	return out
+}
+
+// dial connects to the host's port, by way of a proxy unless that is "".
+func dial(proxy, addr, port string) (net.Conn, error) {
+	if proxy == "" {
+		return net.Dial("tcp", net.JoinHostPort(addr, port))
+	}
+	c, err := net.Dial("tcp", proxy)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := fmt.Fprintf(c, "CONNECT %s:%s HTTP/1.1\r\nHost: %[1]s:%[2]s\r\n\r\n", host, port); err != nil {
+		return nil, err
+	}
+	b := make([]byte, 1024)
+	for n := 0; ; {
+		m, err := c.Read(b[n:])
+		n += m
+		switch {
+		case bytes.Contains(b[:n], []byte("\r\n\r\n")):
+			if !bytes.HasPrefix(b[9:n], []byte("200")) {
+				return nil, fmt.Errorf("the proxy said %q", b[:n])
+			}
+			return c, nil
+		case err != nil:
+			return nil, fmt.Errorf("the proxy said %q: %w", b[:n], err)
+		}
+	}
+}
