@@ -254,7 +254,9 @@ func (s *session) listen(at netip.AddrPort, host string, serve func(*net.TCPConn
 	return nil
 }
 
-const backlog = 128
+// backlog is as many connections as a call may have at once: a program that makes all of them
+// together would wait a second for those that the kernel dropped.
+const backlog = 256
 
 // returned puts a socket that isn't bound back among the free ones.
 func (s *session) returned(free *[]*os.File, f *os.File) bool {
