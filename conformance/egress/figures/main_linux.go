@@ -84,7 +84,6 @@ type place struct {
 type remote struct {
 	in    io.WriteCloser
 	out   *bufio.Reader
-	cmd   *exec.Cmd
 	where string
 }
 
@@ -101,12 +100,6 @@ func (r *remote) do(format string, args ...any) (time.Duration, error) {
 		return 0, fmt.Errorf("%s: %s", r.where, strings.TrimSpace(line))
 	}
 	return time.Duration(ns), nil
-}
-
-// end ends the client, and returns when its command has.
-func (r *remote) end() error {
-	r.in.Close()
-	return r.cmd.Wait()
 }
 
 // setting is what a run has.
@@ -143,7 +136,7 @@ func (s *setting) client(where string, before []string, proxy string) (*remote, 
 	if err := errors.Join(err1, err2, c.Start()); err != nil {
 		return nil, err
 	}
-	r := &remote{in: in, out: bufio.NewReader(out), cmd: c, where: where}
+	r := &remote{in: in, out: bufio.NewReader(out), where: where}
 	// Standard input that is longer is passed on as it comes, and not sealed.
 	if _, err := io.WriteString(in, strings.Repeat("\n", 1<<20+1)); err != nil {
 		return nil, err
