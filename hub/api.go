@@ -454,7 +454,7 @@ type Answer struct {
 	// Comment is at most 500 bytes. It is kept, and the caller is told a no's.
 	Comment string `json:"comment,omitempty"`
 	// Capsule is the digest of what the person was shown. An answer to another one is
-	// refused ("other_capsule"). Default: the request's own.
+	// refused ("not_approved"). Default: the request's own.
 	Capsule string `json:"capsule,omitempty"`
 
 	// How far a yes reaches. Anything but "once" makes a standing grant.

@@ -72,7 +72,7 @@ var (
 	ListLayers = define[LayerQuery, Page[Layer]]("layers.listLayers", "GET /layers", "session.read",
 		"List the layers of sessions with staged workspaces")
 	GetLayer = define[string, LayerChanges]("layers.getLayer", "GET /layers/{layer}", "session.read",
-		"List what a layer changes", Operation{Doc: "Compared with the workspace as it is now. A layer that a call uses is refused: layer_busy."})
+		"List what a layer changes", Operation{Doc: "Compared with the workspace as it is now. A layer that a call uses is refused: locked."})
 	// GetPatch tells contents of files, as an artifact does.
 	GetPatch = define[PatchQuery, LayerPatch]("layers.getPatch", "GET /layers/{layer}/patch", "artifact.read",
 		"Get what a layer changes as a patch for git apply")
@@ -216,7 +216,7 @@ var (
 		"Get a pairing")
 	// ApprovePairing ends the pairing if the digits aren't the device's.
 	ApprovePairing = define[PairingApproval, Pairing]("pairings.approvePairing", "POST /pairings/{pairing}/approve", "token.manage",
-		"Give a device that shows these digits a certificate", Operation{Doc: "Other digits end the pairing: digits_differ."})
+		"Give a device that shows these digits a certificate", Operation{Doc: "Other digits end the pairing: pairing_over."})
 	DenyPairing = define[string, Pairing]("pairings.denyPairing", "POST /pairings/{pairing}/deny", "token.manage",
 		"Refuse or cancel a pairing", Operation{Ends: true, Effect: Keeps})
 )

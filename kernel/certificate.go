@@ -186,12 +186,8 @@ func (k *Kernel) denial(set *policy.Set, d policy.Decision, s *sealed) error {
 	if !slices.Equal(d.Policies, []string{policy.FloorCertificate}) {
 		return fault.New(fault.Denied, d.Reason, "decide call", nil)
 	}
-	said, why := k.certificateOf(t)
-	reason := "certificate_missing"
-	if said == policy.CertificateRefuted {
-		reason = "certificate_refuted"
-	}
-	return fault.New(fault.Denied, reason, fmt.Sprintf("decide call at tier %s by the sandbox certificate of this boot", t), why).
+	_, why := k.certificateOf(t)
+	return fault.New(fault.Denied, "certificate_missing", fmt.Sprintf("decide call at tier %s by the sandbox certificate of this boot", t), why).
 		WithHint("palyra sandbox certify before palyrad starts; under systemd: systemctl restart palyra-certify.service")
 }
 

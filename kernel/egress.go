@@ -54,7 +54,7 @@ func (p *Proposal) rootsEnv(env []string) ([]string, error) {
 	inspected := len(p.EgressInspect)+len(p.EgressSecrets) > 0
 	for _, e := range env {
 		if name := capsule.Name(e); inspected && rootsName(name) || slices.Contains(isolate.RootsEnv(), e) {
-			return nil, usage("env_refused", fmt.Sprintf("set environment %q", name), errors.New("it leads to the certificates of a call whose requests are inspected"))
+			return nil, usage("invalid_input", fmt.Sprintf("set environment %q", name), errors.New("it leads to the certificates of a call whose requests are inspected"))
 		}
 	}
 	if !inspected {
@@ -67,9 +67,9 @@ func (p *Proposal) rootsEnv(env []string) ([]string, error) {
 		op := fmt.Sprintf("give %s a placeholder", name)
 		switch {
 		case slices.ContainsFunc(env, func(e string) bool { return capsule.Name(e) == name }):
-			return nil, usage("env_refused", op, errors.New("the variable has another value"))
+			return nil, usage("invalid_input", op, errors.New("the variable has another value"))
 		case matchesName(loaderNames, name):
-			return nil, usage("env_refused", op, errors.New("it makes programs load code or configuration"))
+			return nil, usage("invalid_input", op, errors.New("it makes programs load code or configuration"))
 		}
 	}
 	return env, nil

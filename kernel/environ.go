@@ -191,14 +191,14 @@ func environment(added, caches, declared []string, tty *vocabulary.TTY) ([]strin
 		case !validName(name):
 			return nil, usage("invalid_input", op, fmt.Errorf("a name is letters, digits and _, and does not begin with a digit"))
 		case seen[name] && slices.ContainsFunc(declared, func(d string) bool { return capsule.Name(d) == name }) && !operators:
-			return nil, usage("env_refused", op, fmt.Errorf("the operator declared it for the workspace")).
+			return nil, usage("invalid_input", op, fmt.Errorf("the operator declared it for the workspace")).
 				WithHint("leave it out, or do without all that is declared: \"bare\": true")
 		case seen[name]:
 			return nil, usage("invalid_input", op, fmt.Errorf("set twice"))
 		case tty != nil && strings.HasPrefix(e, termPrefix):
-			return nil, usage("env_refused", op, fmt.Errorf("it is that of the call's terminal"))
+			return nil, usage("invalid_input", op, fmt.Errorf("it is that of the call's terminal"))
 		case matchesName(loaderNames, name), !operators && refusedName(name):
-			return nil, usage("env_refused", op, fmt.Errorf("it makes programs load code or configuration")).
+			return nil, usage("invalid_input", op, fmt.Errorf("it makes programs load code or configuration")).
 				WithHint("pass what the program needs as arguments or files of the workspace")
 		}
 		seen[name] = true

@@ -123,16 +123,11 @@ func (c *call) exchange(ctx context.Context, l *lane, g grant.Grant, spec *isola
 	if err == nil {
 		err = l.spent.Verify(g, c.s.id, digest)
 	}
-	switch {
-	case errors.Is(err, grant.ErrMismatch):
-		return refused("grant_mismatch", err)
-	case errors.Is(err, grant.ErrReplayed):
-		return refused("grant_replayed", err)
-	case err != nil:
+	if err != nil {
 		return refused("grant_invalid", err)
 	}
 	if c.who.Exchange == nil {
-		return refused("no_server", errors.New("no program that could answer runs for this caller"))
+		return refused("server_died", errors.New("no program that could answer runs for this caller"))
 	}
 	program, err := programOf(c.s)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"palyra/authz/grant"
 	"reflect"
 	"strings"
 	"testing"
@@ -106,7 +107,7 @@ func TestExchange(t *testing.T) {
 		}
 	}
 	good := input("read", `{"path":"a"}`)
-	if o, _ := call(nil, good); o.Outcome != receipt.Refused || o.Error.Reason != "no_server" {
+	if o, _ := call(nil, good); o.Outcome != receipt.Refused || o.Error.Reason != "server_died" {
 		t.Errorf("without a server: %s, %+v", o.Outcome, o.Error)
 	}
 	for _, c := range []struct {
@@ -115,7 +116,7 @@ func TestExchange(t *testing.T) {
 		outcome string
 		exit    int
 	}{
-		{fault.New(fault.Refused, "no_server", "t", errors.New("e")), false, receipt.Refused, 125},
+		{fault.New(fault.Refused, "server_died", "t", errors.New("e")), false, receipt.Refused, 125},
 		{fault.New(fault.Timeout, "timeout", "t", errors.New("e")), false, receipt.TimedOut, 124},
 		{fault.New(fault.Unavailable, "connection_lost", "t", errors.New("e")), false, receipt.OutcomeUnknown, 125},
 		{fault.New(fault.Canceled, "canceled", "t", errors.New("e")), false, receipt.OutcomeUnknown, 125},
@@ -159,13 +160,13 @@ func TestExchangeGrant(t *testing.T) {
 	}
 	other := *spec
 	other.Cwd = "/else"
-	if outcome, err := c.execute(t.Context(), l, g, &other, IO{}); outcome != receipt.Refused || fault.ReasonOf(err) != "grant_mismatch" {
+	if outcome, err := c.execute(t.Context(), l, g, &other, IO{}); outcome != receipt.Refused || fault.ReasonOf(err) != "grant_invalid" || !errors.Is(err, grant.ErrMismatch) {
 		t.Errorf("another spec: %s, %v", outcome, err)
 	}
 	if outcome, err := c.execute(t.Context(), l, g, spec, IO{}); outcome != receipt.Executed {
 		t.Errorf("%s, %v", outcome, err)
 	}
-	if outcome, err := c.execute(t.Context(), l, g, spec, IO{}); outcome != receipt.Refused || fault.ReasonOf(err) != "grant_replayed" || asked != 1 {
+	if outcome, err := c.execute(t.Context(), l, g, spec, IO{}); outcome != receipt.Refused || fault.ReasonOf(err) != "grant_invalid" || !errors.Is(err, grant.ErrReplayed) || asked != 1 {
 		t.Errorf("again: %s, %v, asked %d times", outcome, err, asked)
 	}
 }

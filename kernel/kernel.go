@@ -288,7 +288,7 @@ func (k *Kernel) still(who *Caller, s *sealed, p *Proposal, auth *authz.Authorit
 		return err
 	}
 	if auth.Decide(k.question(&now, s, p)).View().Effect != effect {
-		return fault.New(fault.Denied, "requester_changed", "run",
+		return fault.New(fault.Denied, "permission_denied", "run",
 			errors.New("the policies decide otherwise about who asked, whose role has changed since")).WithHint("propose the call again")
 	}
 	return nil

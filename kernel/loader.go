@@ -51,7 +51,7 @@ func (p *place) loader(ctx context.Context, program, name string) (held, error) 
 		return held{}, err
 	}
 	if !path.IsAbs(name) || p.changeable(name) {
-		return no("loader_not_system", errors.New("the call or others can put another file there"))
+		return no("program_not_executable", errors.New("the call or others can put another file there"))
 	}
 	h, err := pin.At(nil, name, pin.Anywhere)
 	switch {
@@ -62,7 +62,7 @@ func (p *place) loader(ctx context.Context, program, name string) (held, error) 
 	}
 	defer h.Close()
 	if !h.Stat.Mode.IsRegular() || !p.roots(h) {
-		return no("loader_not_system", errors.New("not root's alone, or in the workspace"))
+		return no("program_not_executable", errors.New("not root's alone, or in the workspace"))
 	}
 	f, err := p.open(h)
 	if err != nil {
@@ -91,7 +91,7 @@ func (p *place) loader(ctx context.Context, program, name string) (held, error) 
 	if err != nil {
 		f.Close()
 		op := fmt.Sprintf("read loader %q", h.Path)
-		return held{}, orCanceled(op, err, fault.New(fault.Unavailable, "program_changed", op, err))
+		return held{}, orCanceled(op, err, fault.New(fault.Unavailable, "changed", op, err).WithHint(hintUpdate))
 	}
 	l.record.Digest, l.record.Size = l.digest.Sum, l.digest.Size
 	return l, nil

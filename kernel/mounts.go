@@ -38,7 +38,7 @@ func (p *place) openMounts(names []string, state string) error {
 }
 
 func (p *place) checkMount(op string, h *pin.Handle) error {
-	refuse := func(err error, hint string) error { return usage("workspace_refused", op, err).WithHint(hint) }
+	refuse := func(err error, hint string) error { return usage("workspace_unusable", op, err).WithHint(hint) }
 	if err := isolate.CheckPlace(h.Path); err != nil {
 		return refuse(err, "a mount is shown at its own path, and what every cell shows needs none")
 	}
@@ -109,6 +109,6 @@ func (p *Proposal) checkMounts() error {
 
 // placesFault is the error of places that a cell can't show together.
 func placesFault(err error) error {
-	return fault.New(fault.Usage, "workspace_refused", "place the workspace and the mounts", err).
+	return fault.New(fault.Usage, "workspace_unusable", "place the workspace and the mounts", err).
 		WithHint("give one folder that holds the others, each once")
 }

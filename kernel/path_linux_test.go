@@ -425,7 +425,7 @@ func TestNoReceiptForNonsense(t *testing.T) {
 	}
 	p := proposal("true")
 	p.Workspace = h.dir
-	if _, err := h.Call(t.Context(), *p, IO{}); !says(err, "workspace_refused: lies inside the state") {
+	if _, err := h.Call(t.Context(), *p, IO{}); !says(err, "workspace_unusable: lies inside the state") {
 		t.Errorf("state as workspace: %v", err)
 	}
 	if n := h.state.journal.Size(); n != 0 {

@@ -69,7 +69,7 @@ func TestOwnPath(t *testing.T) {
 		t.Errorf("at tier b: %+v in %s", c.Workspace, c.Cwd)
 	}
 	p.TierFloor, p.Workspace = tier.C, "/usr/share"
-	if _, err := sealIn(t, p, nil); fault.ReasonOf(err) != "workspace_refused" {
+	if _, err := sealIn(t, p, nil); fault.ReasonOf(err) != "workspace_unusable" {
 		t.Errorf("/usr/share: %v", err)
 	}
 	p.Workspace = ""
@@ -149,7 +149,7 @@ func TestMounts(t *testing.T) {
 	} {
 		q := *p
 		wrong(&q)
-		if _, err := sealIn(t, &q, nil); fault.ReasonOf(err) != "workspace_refused" {
+		if _, err := sealIn(t, &q, nil); fault.ReasonOf(err) != "workspace_unusable" {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -168,7 +168,7 @@ func TestMounts(t *testing.T) {
 	state := away(t)
 	q = *p
 	q.Mounts = []string{state}
-	if s, err := seal(t.Context(), &q, nil, state, nil); fault.ReasonOf(err) != "workspace_refused" {
+	if s, err := seal(t.Context(), &q, nil, state, nil); fault.ReasonOf(err) != "workspace_unusable" {
 		t.Errorf("the state directory: %v, %v", s, err)
 	}
 }
@@ -232,7 +232,7 @@ func TestCaches(t *testing.T) {
 	}
 	q := with(ws, "cat")
 	q.Caches = []string{"go", "go"}
-	if _, err := sealIn(t, q, nil); fault.ReasonOf(err) != "workspace_refused" {
+	if _, err := sealIn(t, q, nil); fault.ReasonOf(err) != "workspace_unusable" {
 		t.Errorf("one twice: %v", err)
 	}
 }
@@ -308,7 +308,7 @@ func TestDeclared(t *testing.T) {
 		declared := d
 		x = &Expansion{Argv: []string{"hello"}, Workspace: ws, WorkspaceName: "kit", WorkspaceReadOnly: true, Declared: &declared}
 		wrong(x)
-		if o, err := h.CallAs(t.Context(), Caller{Principal: localUser()}, Proposal{Tool: ToolRun, Input: []byte(`{}`)}, IO{}); fault.ReasonOf(err) != "env_refused" {
+		if o, err := h.CallAs(t.Context(), Caller{Principal: localUser()}, Proposal{Tool: ToolRun, Input: []byte(`{}`)}, IO{}); fault.ReasonOf(err) != "invalid_input" {
 			t.Errorf("%s: %v, %v", name, o, err)
 		}
 	}

@@ -22,6 +22,9 @@ import (
 	"palyra/kernel/internal/pin"
 )
 
+// hintUpdate is for files of the system that change while they are read.
+const hintUpdate = "a system update may be running; try again"
+
 // ErrNoProgram marks the error of a call whose program doesn't exist.
 var ErrNoProgram = errors.New("no such program")
 
@@ -86,7 +89,7 @@ func (h *held) recheck() error {
 		}
 	}
 	if err != nil {
-		return fault.New(fault.Refused, "executable_changed", fmt.Sprintf("check %s %q", h.what, h.record.Path), err).
+		return fault.New(fault.Refused, "changed", fmt.Sprintf("check %s %q", h.what, h.record.Path), err).
 			WithHint("a system update may be running; try again")
 	}
 	return nil
@@ -301,7 +304,7 @@ func (p *place) pin(ctx context.Context, h *pin.Handle, f *os.File, what string,
 		}
 		if err != nil {
 			f.Close()
-			return held{}, nil, orCanceled(op(), err, fault.New(fault.Unavailable, "program_changed", op(), err))
+			return held{}, nil, orCanceled(op(), err, fault.New(fault.Unavailable, "changed", op(), err).WithHint(hintUpdate))
 		}
 		r.Digest, r.Size = d.Sum, d.Size
 		return held{what: what, file: f, stat: h.Stat, record: r, digest: d}, nil, nil
@@ -316,7 +319,7 @@ func (p *place) pin(ctx context.Context, h *pin.Handle, f *os.File, what string,
 	}
 	s, d, err := known.Seal(ctx, "palyra-"+what, f, h.Stat, perm)
 	if errors.Is(err, pin.ErrTooLarge) {
-		return held{}, nil, fault.New(fault.Unavailable, "program_changed", op(), pin.ErrChanged)
+		return held{}, nil, fault.New(fault.Unavailable, "changed", op(), pin.ErrChanged).WithHint(hintUpdate)
 	}
 	if err != nil {
 		return held{}, nil, sealFault(op(), err)
@@ -360,7 +363,7 @@ func (p *place) program(ctx context.Context, argv []string) (_ *program, err err
 		}
 		if depth == maxScripts {
 			f.Close()
-			return nil, fault.New(fault.NotExec, "script_interpreter", fmt.Sprintf("read script %q", p.shown(h)),
+			return nil, fault.New(fault.NotExec, "program_not_executable", fmt.Sprintf("read script %q", p.shown(h)),
 				fmt.Errorf("more than %d scripts, or a loop", maxScripts)).
 				WithHint("let the first line of the script name a binary")
 		}
@@ -398,7 +401,7 @@ func (s *sealed) holdProgram(c *capsule.Capsule) error {
 	for _, o := range s.operands {
 		if o.rel == rel {
 			if o.record.Digest != exec.record.Digest {
-				return fault.New(fault.Unavailable, "program_changed", fmt.Sprintf("read program %q", exec.record.Path), pin.ErrChanged)
+				return fault.New(fault.Unavailable, "changed", fmt.Sprintf("read program %q", exec.record.Path), pin.ErrChanged).WithHint(hintUpdate)
 			}
 			return nil
 		}
@@ -450,7 +453,7 @@ func (p *place) addScript(ctx context.Context, prog *program, h *pin.Handle, f *
 	} else {
 		// The program gets one descriptor, for the outermost script.
 		sealed.File.Close()
-		return nil, fault.New(fault.NotExec, "script_interpreter", fmt.Sprintf("read script %q", got.record.Path),
+		return nil, fault.New(fault.NotExec, "program_not_executable", fmt.Sprintf("read script %q", got.record.Path),
 			errors.New("interprets another script and is not a file of the system")).
 			WithHint("let the first line of the script name a binary")
 	}
@@ -465,7 +468,7 @@ func (p *place) addScript(ctx context.Context, prog *program, h *pin.Handle, f *
 		err = fmt.Errorf("interpreter %q is not an absolute path", clip(interp))
 	}
 	if err != nil {
-		return nil, fault.New(fault.NotExec, "script_interpreter", op, err).
+		return nil, fault.New(fault.NotExec, "program_not_executable", op, err).
 			WithHint("the first line must be #! and the absolute path of an interpreter")
 	}
 	if arg != nil {
@@ -493,7 +496,8 @@ func (p *place) addScript(ctx context.Context, prog *program, h *pin.Handle, f *
 
 	next, err := p.lookup(interp)
 	if err != nil {
-		return nil, fault.New(fault.NotExec, "script_interpreter", op, err)
+		return nil, fault.New(fault.NotExec, "program_not_executable", op, err).
+			WithHint("the first line must be #! and the absolute path of a binary that is installed")
 	}
 	return next, nil
 }

@@ -430,5 +430,6 @@ func opens(unlock keyring.Unlock, to []*sealing.PublicKey) error {
 	if opened {
 		return nil
 	}
-	return fault.New(fault.Denied, "keys_locked", op, errors.New("the identity is none of the recipients', and couldn't open them again"))
+	return fault.New(fault.Denied, "keys_locked", op, errors.New("the identity is none of the recipients', and couldn't open them again")).
+		WithHint("name the identity: palyra --key FILE, palyrad keys.identity")
 }

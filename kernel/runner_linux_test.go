@@ -72,7 +72,7 @@ func TestRunnerIsNotBelieved(t *testing.T) {
 		{"failed with error", &isolate.Result{Outcome: isolate.Failed, Evidence: some}, fault.New(fault.Internal, "x", "run", nil), receipt.Failed, "x"},
 		{"exited with error", &isolate.Result{Outcome: isolate.Exited, Evidence: some}, fault.New(fault.Internal, "x", "run", nil), receipt.OutcomeUnknown, "x"},
 		{"plain error", nil, os.ErrInvalid, receipt.Failed, "internal: invalid argument"},
-		{"busy", nil, fault.New(fault.Busy, "layer_busy", "mount the layer", nil), receipt.Refused, "layer_busy"},
+		{"busy", nil, fault.New(fault.Busy, "locked", "mount the layer", nil), receipt.Refused, "locked"},
 		{"refused", nil, fault.New(fault.Refused, "landlock_unavailable", "run", nil), receipt.Refused, "landlock_unavailable"},
 		{"canceled", nil, fault.New(fault.Canceled, "canceled", "run", nil), receipt.Killed, "canceled"},
 		{"fine", &isolate.Result{Outcome: isolate.Exited, Evidence: some}, nil, receipt.Executed, ""},
@@ -127,7 +127,7 @@ func TestSystemFileChanged(t *testing.T) {
 	}
 	h := openHouse(t, cfg)
 	o := h.call(proposal(tool), IO{})
-	if o.Outcome != receipt.Refused || o.Error.Reason != "executable_changed" || o.Result != nil {
+	if o.Outcome != receipt.Refused || o.Error.Reason != "changed" || o.Result != nil {
 		t.Errorf("%s, %+v", o.Outcome, o.Error)
 	}
 	if r := h.audit(); r.Intents != 1 || r.Results != 1 || len(r.Orphans) != 0 {

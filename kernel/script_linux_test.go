@@ -40,16 +40,16 @@ func TestScripts(t *testing.T) {
 		{plain, "", sh, []string{"/bin/sh", "/dev/fd/3", "a"}, nil},
 		{script("arg", " /bin/sh\tx "), "", sh, []string{"/bin/sh", "x", "/dev/fd/3", "a"}, &x},
 		{script("local", local), "", local, []string{local, "/dev/fd/3", "a"}, nil},
-		{script("missing", "/none"), "script_interpreter", "", nil, nil},
-		{script("relative", "bin/sh"), "script_interpreter: not an absolute path", "", nil, nil},
-		{script("nothing", "  "), "script_interpreter: no interpreter named", "", nil, nil},
-		{script("return", "/bin/sh\r"), "script_interpreter", "", nil, nil},
-		{script("long", "/"+strings.Repeat("x", 300)), "script_interpreter: longer than 256 bytes", "", nil, nil},
+		{script("missing", "/none"), "program_not_executable: read first line of script", "", nil, nil},
+		{script("relative", "bin/sh"), "program_not_executable: not an absolute path", "", nil, nil},
+		{script("nothing", "  "), "program_not_executable: no interpreter named", "", nil, nil},
+		{script("return", "/bin/sh\r"), "program_not_executable: read first line of script", "", nil, nil},
+		{script("long", "/"+strings.Repeat("x", 300)), "program_not_executable: longer than 256 bytes", "", nil, nil},
 		{script("notexec", put(t, dir+"/plainfile", "x", 0o644)), "program_not_executable", "", nil, nil},
 		{script("data", put(t, dir+"/datafile", "x", 0o755)), "program_not_executable: neither an ELF binary nor a script", "", nil, nil},
 		{script("dir", dir), "program_not_executable: is a directory", "", nil, nil},
-		{script("self", dir+"/self"), "script_interpreter: interprets another script", "", nil, nil},
-		{script("nested", plain), "script_interpreter: interprets another script", "", nil, nil},
+		{script("self", dir+"/self"), "program_not_executable: interprets another script", "", nil, nil},
+		{script("nested", plain), "program_not_executable: interprets another script", "", nil, nil},
 		{script("utf8", "/bin/sh \xff"), "invalid_input: not UTF-8", "", nil, nil},
 	} {
 		s, err := sealIn(t, proposal(c.file, "a"), nil)
@@ -133,7 +133,7 @@ func TestSystemScripts(t *testing.T) {
 		t.Errorf("four deep: %d", len(s.capsule.Scripts))
 	}
 	for _, f := range []string{dir + "/4", dir + "/5", dir + "/loop"} {
-		if _, err := sealIn(t, proposal(f), nil); !says(err, "script_interpreter: more than 4 scripts") {
+		if _, err := sealIn(t, proposal(f), nil); !says(err, "program_not_executable: more than 4 scripts") {
 			t.Errorf("%s: %v", f, err)
 		}
 	}
@@ -143,7 +143,7 @@ func TestSystemScripts(t *testing.T) {
 		t.Errorf("untouched: %v", err)
 	}
 	put(t, dir+"/0", "#!/bin/sh 9\n", 0o755)
-	if err := s.recheck(); fault.ReasonOf(err) != "executable_changed" || fault.KindOf(err) != fault.Refused {
+	if err := s.recheck(); fault.ReasonOf(err) != "changed" || fault.KindOf(err) != fault.Refused {
 		t.Errorf("rewritten: %v", err)
 	}
 }
@@ -309,7 +309,7 @@ func TestProgramTurnsIntoScript(t *testing.T) {
 	}
 	close(stop)
 	<-done
-	if seen["program_not_executable"]+seen["script_interpreter"] == 0 || len(seen) < 3 {
+	if seen["program_not_executable"] == 0 || len(seen) < 3 {
 		t.Errorf("the race never happened: %v", seen)
 	}
 }

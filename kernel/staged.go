@@ -137,10 +137,10 @@ func (s *sealed) takeLayer(all *layers, u layerUser, state, other string) error 
 		op := fmt.Sprintf("find program %q in layer %q", clip(way), name)
 		touched, err := s.layer.Touches(rel)
 		if err != nil {
-			return fault.New(fault.Unavailable, "layer_unreadable", op, err)
+			return fault.New(fault.Unavailable, "io_error", op, err)
 		}
 		if touched {
-			return fault.New(fault.NotExec, "program_staged", op, errors.New("the layer has its own version, and the gate can only hold the host's")).
+			return fault.New(fault.NotExec, "program_not_executable", op, errors.New("the layer has its own version, and the gate can only hold the host's")).
 				WithHint("run it by its interpreter (sh ./script), or discard the layer first: palyra changes discard")
 		}
 	}

@@ -55,7 +55,7 @@ func TestStaged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o := h.call(staged(l.Name, "/bin/true"), IO{}); o.Outcome != receipt.Refused || o.Error.Reason != "layer_busy" {
+	if o := h.call(staged(l.Name, "/bin/true"), IO{}); o.Outcome != receipt.Refused || o.Error.Reason != "locked" {
 		t.Errorf("beside another user of the layer: %s, %+v", o.Outcome, o.Error)
 	}
 	l.Close()
@@ -76,7 +76,7 @@ func TestStaged(t *testing.T) {
 	if o = h.call(staged("w", "/bin/sh", "-c", "echo echo layer >> run"), IO{}); o.Layer != "w" {
 		t.Errorf("layer %q, %v", o.Layer, o.Error)
 	}
-	if o = h.call(staged("w", "./run"), IO{}); o.Outcome != receipt.Refused || o.Error.Reason != "program_staged" {
+	if o = h.call(staged("w", "./run"), IO{}); o.Outcome != receipt.Refused || o.Error.Reason != "program_not_executable" {
 		t.Errorf("the layer's program: %s, %+v", o.Outcome, o.Error)
 	}
 	if o = h.call(staged("w", "/bin/sh", "./run"), IO{}); o.Outcome != receipt.Executed {
@@ -86,7 +86,7 @@ func TestStaged(t *testing.T) {
 	// Another workspace, and proposals that mean nothing.
 	p := staged("w", "/bin/true")
 	p.Workspace = t.TempDir()
-	if o = h.call(p, IO{}); o.Outcome != receipt.Refused || o.Error.Reason != "layer_elsewhere" {
+	if o = h.call(p, IO{}); o.Outcome != receipt.Refused || o.Error.Reason != "workspace_unusable" {
 		t.Errorf("another workspace: %s, %+v", o.Outcome, o.Error)
 	}
 	for name, change := range map[string]func(*Proposal){
@@ -140,18 +140,18 @@ func TestStagedTogether(t *testing.T) {
 	}
 	first, begun := begin("echo begun; " + until)
 	<-begun
-	if o := h.call(staged("ses_2", "true"), IO{}); o.Outcome != receipt.Refused || o.Error.Reason != "layer_busy" {
+	if o := h.call(staged("ses_2", "true"), IO{}); o.Outcome != receipt.Refused || o.Error.Reason != "locked" {
 		t.Errorf("of another session: %s, %+v", o.Outcome, o.Error)
 	}
-	if o := h.call(staged("", "true"), IO{}); o.Outcome != receipt.Refused || o.Error.Reason != "layer_busy" {
+	if o := h.call(staged("", "true"), IO{}); o.Outcome != receipt.Refused || o.Error.Reason != "locked" {
 		t.Errorf("of no session: %s, %+v", o.Outcome, o.Error)
 	}
-	if _, err := stage.Open(h.cfg.StateDir, "w"); fault.ReasonOf(err) != "layer_busy" {
+	if _, err := stage.Open(h.cfg.StateDir, "w"); fault.ReasonOf(err) != "locked" {
 		t.Errorf("a reader meanwhile: %v", err)
 	}
 	elsewhere := staged("ses_1", "true")
 	elsewhere.Workspace = t.TempDir()
-	if o := h.call(elsewhere, IO{}); o.Outcome != receipt.Refused || o.Error.Reason != "layer_elsewhere" {
+	if o := h.call(elsewhere, IO{}); o.Outcome != receipt.Refused || o.Error.Reason != "workspace_unusable" {
 		t.Errorf("over another workspace: %s, %+v", o.Outcome, o.Error)
 	}
 	o := h.call(staged("ses_1", "touch second"), IO{})

@@ -157,7 +157,7 @@ func TestTerminalRefused(t *testing.T) {
 		change(p)
 		if o, err := h.Call(t.Context(), *p, IO{}); err == nil {
 			t.Errorf("%s: %s", name, o.Outcome)
-		} else if reason := fault.ReasonOf(err); reason != "invalid_input" && reason != "env_refused" {
+		} else if reason := fault.ReasonOf(err); reason != "invalid_input" {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

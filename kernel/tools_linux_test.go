@@ -165,7 +165,7 @@ func TestToolRefused(t *testing.T) {
 		"negative limit": {fine, Proposal{Tool: "x", Limits: isolate.Limits{Wall: -1}}, "invalid_input: check limit wall"},
 		"refused name": {table(func(string, []byte) (*Expansion, error) {
 			return &Expansion{Argv: []string{"true"}, Env: []string{"LD_PRELOAD=x"}}, nil
-		}), Proposal{Tool: "x"}, "env_refused"},
+		}), Proposal{Tool: "x"}, "invalid_input"},
 		"unknown network": {table(func(string, []byte) (*Expansion, error) {
 			return &Expansion{Argv: []string{"true"}, Network: "host"}, nil
 		}), Proposal{Tool: "x"}, "invalid_input: check network"},
@@ -389,7 +389,7 @@ func TestCallerLosesTheRight(t *testing.T) {
 	who.Principal = now
 	while = func(approval.Request) { now.Roles = nil }
 	o, err = h.CallAs(t.Context(), who, *p, IO{})
-	if err != nil || o.Outcome != receipt.Refused || o.Error.Reason != "requester_changed" || o.Intent != nil {
+	if err != nil || o.Outcome != receipt.Refused || o.Error.Reason != "permission_denied" || o.Intent != nil {
 		t.Errorf("with no role: %s, %+v, %v", o.Outcome, o.Error, err)
 	}
 }

@@ -42,7 +42,7 @@ func openPlace(p *Proposal, state string) (_ *place, err error) {
 			pl.view = pl.workspace.Path // no namespace can show it elsewhere
 		case p.WorkspaceOwnPath:
 			if err := isolate.CheckPlace(pl.workspace.Path); err != nil {
-				return nil, usage("workspace_refused", fmt.Sprintf("show workspace %q at its own path", clip(p.Workspace)), err).
+				return nil, usage("workspace_unusable", fmt.Sprintf("show workspace %q at its own path", clip(p.Workspace)), err).
 					WithHint("leave out own-path, which shows it at " + view + ", or move it")
 			}
 			pl.view = pl.workspace.Path
@@ -152,7 +152,7 @@ func isLink(name string) bool {
 
 func checkWorkspace(op string, h *pin.Handle, readOnly bool, state string) error {
 	if h.Path == "/" {
-		return usage("workspace_refused", op, errors.New("is the root directory"))
+		return usage("workspace_unusable", op, errors.New("is the root directory"))
 	}
 	if state != "" {
 		s, err := pin.At(nil, state, pin.Anywhere)
@@ -171,15 +171,15 @@ func checkWorkspace(op string, h *pin.Handle, readOnly bool, state string) error
 		}
 		switch {
 		case inside:
-			return usage("workspace_refused", op, errors.New("lies inside the state directory")).
+			return usage("workspace_unusable", op, errors.New("lies inside the state directory")).
 				WithHint("the program would see Palyra's keys: name an existing folder, with the agent's files and nothing else: --workspace DIR, or DIR:ro for read-only")
 		case holds:
-			return usage("workspace_refused", op, errors.New("contains the state directory")).
+			return usage("workspace_unusable", op, errors.New("contains the state directory")).
 				WithHint("the program would see Palyra's keys: name a folder without the state directory, or move that: --state DIR")
 		}
 	}
 	if me := os.Geteuid(); !readOnly && me != 0 && h.Stat.UID != uint32(me) {
-		return usage("workspace_refused", op, fmt.Errorf("belongs to user %d, this is user %d", h.Stat.UID, me)).
+		return usage("workspace_unusable", op, fmt.Errorf("belongs to user %d, this is user %d", h.Stat.UID, me)).
 			WithHint("use a folder of your own, or give it read-only with :ro")
 	}
 	return nil
@@ -217,7 +217,7 @@ func (k *Kernel) spares(p *Proposal, w *pin.Handle) error {
 		case err != nil:
 			return usage("workspace_unusable", op, err)
 		case holds:
-			return usage("workspace_refused", op, fmt.Errorf("contains %s, or lies in it", own.is)).WithHint(own.hint)
+			return usage("workspace_unusable", op, fmt.Errorf("contains %s, or lies in it", own.is)).WithHint(own.hint)
 		}
 	}
 	return nil
@@ -522,21 +522,21 @@ func (p *place) sealOperands(ctx context.Context, ops []operand, others []capsul
 		}
 		f, err := p.operandFile(&o)
 		if err != nil {
-			return files, refuse("operand_changed", o.record.Path, err)
+			return files, refuse("changed", o.record.Path, err)
 		}
 		s, err := pin.Seal(ctx, "palyra-operand", io.NewSectionReader(f, 0, 1<<62), o.record.Size, o.mode&0o555|0o444)
 		if f != o.held {
 			f.Close()
 		}
 		if errors.Is(err, pin.ErrTooLarge) {
-			return files, refuse("operand_changed", o.record.Path, pin.ErrChanged)
+			return files, refuse("changed", o.record.Path, pin.ErrChanged)
 		}
 		if err != nil {
 			return files, sealFault(fmt.Sprintf("seal %q for approval", clip(o.record.Path)), err)
 		}
 		files = append(files, s.File)
 		if s.Digest != o.record.Digest {
-			return files, refuse("operand_changed", o.record.Path, pin.ErrChanged)
+			return files, refuse("changed", o.record.Path, pin.ErrChanged)
 		}
 		budget -= s.Size
 	}

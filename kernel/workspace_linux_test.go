@@ -45,17 +45,17 @@ func TestWorkspaceRefused(t *testing.T) {
 		{base + "/link/", "workspace_unusable: is a symbolic link"},
 		{base + "/link/.", "workspace_unusable: is a symbolic link"},
 		{"/proc/self/cwd", "workspace_unusable: is a symbolic link"},
-		{"/", "workspace_refused: is the root directory"},
-		{"/..", "workspace_refused: is the root directory"},
-		{state, "workspace_refused: lies inside the state"},
-		{state + "/keys", "workspace_refused: lies inside the state"},
-		{base + "/tostate/state/keys", "workspace_refused: lies inside the state"},
-		{base + "/outer", "workspace_refused: contains the state"},
-		{base, "workspace_refused: contains the state"},
+		{"/", "workspace_unusable: is the root directory"},
+		{"/..", "workspace_unusable: is the root directory"},
+		{state, "workspace_unusable: lies inside the state"},
+		{state + "/keys", "workspace_unusable: lies inside the state"},
+		{base + "/tostate/state/keys", "workspace_unusable: lies inside the state"},
+		{base + "/outer", "workspace_unusable: contains the state"},
+		{base, "workspace_unusable: contains the state"},
 		{"relative", "invalid_input: not absolute"},
 	}
 	if os.Geteuid() != 0 {
-		cases = append(cases, struct{ name, reason string }{"/usr/share", "workspace_refused: belongs to user"})
+		cases = append(cases, struct{ name, reason string }{"/usr/share", "workspace_unusable: belongs to user"})
 	}
 	for _, c := range cases {
 		p := proposal("true")
@@ -93,11 +93,11 @@ func TestWorkspaceIsStateElsewhere(t *testing.T) {
 		}
 	}
 	for _, c := range []struct{ source, name, reason string }{
-		{state, "", "workspace_refused: lies inside the state"},
-		{state + "/keys", "", "workspace_refused: lies inside the state"},
-		{state + "/keys", "/deep", "workspace_refused: lies inside the state"},
-		{base + "/outer", "", "workspace_refused: contains the state"},
-		{base + "/outer", "/state/keys", "workspace_refused: lies inside the state"},
+		{state, "", "workspace_unusable: lies inside the state"},
+		{state + "/keys", "", "workspace_unusable: lies inside the state"},
+		{state + "/keys", "/deep", "workspace_unusable: lies inside the state"},
+		{base + "/outer", "", "workspace_unusable: contains the state"},
+		{base + "/outer", "/state/keys", "workspace_unusable: lies inside the state"},
 		{base + "/outer", "/beside", ""},
 	} {
 		if err := syscall.Mount(c.source, base+"/bound", "", syscall.MS_BIND, ""); err != nil {
@@ -402,7 +402,7 @@ func TestHoldOperands(t *testing.T) {
 			if err := tamper(ws); err != nil {
 				t.Fatal(err)
 			}
-			if err := s.holdOperands(); fault.ReasonOf(err) != "operand_changed" || fault.KindOf(err) != fault.Refused {
+			if err := s.holdOperands(); fault.ReasonOf(err) != "changed" || fault.KindOf(err) != fault.Refused {
 				t.Errorf("got %v", err)
 			}
 			if s.copies != nil {

@@ -135,7 +135,7 @@ type Config struct {
 	// wait in the storage for a Registry that has one.
 	Record func(ctx context.Context, c Change) (index uint64, err error)
 	// Floor is the highest generation that the journal knows; a registry of a
-	// lower one is an older copy, fault.Integrity "access_rolled_back".
+	// lower one is an older copy, fault.Integrity "rolled_back".
 	Floor uint64
 	// Each bounds the valid tokens of one principal, and those that it makes in a day.
 	// Default 256.
@@ -190,7 +190,7 @@ func Open(ctx context.Context, cfg Config) (*Registry, error) {
 		return nil, err
 	}
 	if st.Generation < cfg.Floor {
-		return nil, fault.New(fault.Integrity, "access_rolled_back", "open access registry",
+		return nil, fault.New(fault.Integrity, "rolled_back", "open access registry",
 			fmt.Errorf("it is at generation %d and the journal knows of %d", st.Generation, cfg.Floor)).
 			WithHint("an older copy of the store was put in place; restore the newest one")
 	}

@@ -22,15 +22,15 @@ func TestAdminCannotBecomeOwner(t *testing.T) {
 		_, err := o.SetMember(ctx, by, p, r, o.version(p))
 		return err
 	}
-	wants(t, set(admin, admin.Principal, Owner), fault.Denied, "exceeds_own_permissions")
-	wants(t, set(admin, "user:accomplice", Owner), fault.Denied, "exceeds_own_permissions")
+	wants(t, set(admin, admin.Principal, Owner), fault.Denied, "permission_denied: does not hold")
+	wants(t, set(admin, "user:accomplice", Owner), fault.Denied, "permission_denied: does not hold")
 	wants(t, set(operator, operator.Principal, Admin), fault.Denied, "permission_denied")
 	wants(t, set(nobody, nobody.Principal, Operator), fault.Denied, "permission_denied")
 	wants(t, set(Holder{}, nobody.Principal, Operator), fault.Denied, "permission_denied")
 	// Nor does pulling another member down raise them.
-	wants(t, set(admin, owner.Principal, Operator), fault.Denied, "exceeds_own_permissions")
-	wants(t, o.RemoveMember(ctx, admin, owner.Principal, o.version(owner.Principal)), fault.Denied, "exceeds_own_permissions")
-	wants(t, o.Bootstrap(ctx, admin.Principal), fault.Denied, "already_bootstrapped")
+	wants(t, set(admin, owner.Principal, Operator), fault.Denied, "permission_denied: does not hold")
+	wants(t, o.RemoveMember(ctx, admin, owner.Principal, o.version(owner.Principal)), fault.Denied, "permission_denied: does not hold")
+	wants(t, o.Bootstrap(ctx, admin.Principal), fault.Denied, "permission_denied: there are members")
 	// They may manage their equals and below.
 	must(t, set(admin, "user:equal", Admin))
 	must(t, set(admin, "user:equal", Operator))
@@ -46,8 +46,8 @@ func TestTokenLimitsMembership(t *testing.T) {
 	ctx := context.Background()
 	_, h := o.mint(t, owner, time.Hour, MemberManage, SessionRead)
 	_, err := o.SetMember(ctx, h, "user:new", Operator, 0)
-	wants(t, err, fault.Denied, "exceeds_own_permissions")
-	wants(t, o.RemoveMember(ctx, h, operator.Principal, o.version(operator.Principal)), fault.Denied, "exceeds_own_permissions")
+	wants(t, err, fault.Denied, "permission_denied: does not hold")
+	wants(t, o.RemoveMember(ctx, h, operator.Principal, o.version(operator.Principal)), fault.Denied, "permission_denied: does not hold")
 	_, h = o.mint(t, owner, time.Hour, append(Operator.Permissions().List(), MemberManage)...)
 	_, err = o.SetMember(ctx, h, "user:new", Operator, 0)
 	must(t, err)
@@ -68,7 +68,7 @@ func TestMintIsForOneself(t *testing.T) {
 	_, _, err = o.Mint(ctx, Holder{Principal: owner.Principal, Token: h.Token}, Request{Lifetime: time.Hour})
 	wants(t, err, fault.Denied, "permission_denied")
 	_, _, err = o.Mint(ctx, operator, Request{Scopes: bit(PolicyManage), Lifetime: time.Hour})
-	wants(t, err, fault.Denied, "exceeds_own_permissions")
+	wants(t, err, fault.Denied, "permission_denied: does not hold")
 	_, _, err = o.Mint(ctx, nobody, Request{Lifetime: time.Hour})
 	wants(t, err, fault.Denied, "permission_denied")
 	// Rotating another's token would hand its successor over.
@@ -85,7 +85,7 @@ func TestTokenMintsNoMore(t *testing.T) {
 		ctx := context.Background()
 		_, parent := o.mint(t, owner, time.Hour, TokenManage, SessionRead)
 		_, _, err := o.Mint(ctx, parent, Request{Scopes: bit(RunStart), Lifetime: time.Minute})
-		wants(t, err, fault.Denied, "exceeds_own_permissions")
+		wants(t, err, fault.Denied, "permission_denied: does not hold")
 		_, child := o.mint(t, parent, 24*time.Hour, TokenManage, SessionRead)
 		if c := o.find(child.Token); !c.Expires.Equal(o.find(parent.Token).Expires) || c.Parent != parent.Token {
 			t.Errorf("the child: %+v", c)
@@ -224,9 +224,9 @@ func TestLastOwner(t *testing.T) {
 	}
 	last := func() {
 		t.Helper()
-		wants(t, o.RemoveMember(ctx, owner, owner.Principal, o.version(owner.Principal)), fault.Denied, "last_owner")
+		wants(t, o.RemoveMember(ctx, owner, owner.Principal, o.version(owner.Principal)), fault.Denied, "permission_denied: no owner would be left")
 		_, err := o.SetMember(ctx, owner, owner.Principal, Admin, o.version(owner.Principal))
-		wants(t, err, fault.Denied, "last_owner")
+		wants(t, err, fault.Denied, "permission_denied: no owner would be left")
 	}
 	last()
 	o.reopen(t)
@@ -270,7 +270,7 @@ func TestDemotionCountsAtUse(t *testing.T) {
 	wants(t, o.Allow(h, PolicyManage), fault.Denied, "permission_denied")
 	must(t, o.Allow(h, SessionRead))
 	_, _, err = o.Rotate(ctx, admin, h.Token, 0, 0) // its scopes are more than the holder has now
-	wants(t, err, fault.Denied, "exceeds_own_permissions")
+	wants(t, err, fault.Denied, "permission_denied: does not hold")
 }
 
 func TestRevokeWhose(t *testing.T) {
@@ -286,7 +286,7 @@ func TestRevokeWhose(t *testing.T) {
 	}{
 		{operator, owners.Token, fault.NotFound, "not_found"},
 		{nobody, ops.Token, fault.NotFound, "not_found"},
-		{admin, owners.Token, fault.Denied, "exceeds_own_permissions"},
+		{admin, owners.Token, fault.Denied, "permission_denied: does not hold"},
 		{admin, "tok_x", fault.NotFound, "not_found"},
 	} {
 		_, err := o.Revoke(ctx, c.by, c.id)
@@ -433,7 +433,7 @@ func TestRolledBack(t *testing.T) {
 	copied := newMemory()
 	copied.state = *old
 	_, err = Open(ctx, Config{Storage: copied, Floor: o.Generation()})
-	wants(t, err, fault.Integrity, "access_rolled_back")
+	wants(t, err, fault.Integrity, "rolled_back")
 	_, err = Open(ctx, Config{Storage: o.mem, Floor: o.Generation()})
 	must(t, err)
 }

@@ -18,7 +18,7 @@ func (r *Registry) Bootstrap(ctx context.Context, principal string) error {
 	r.changing.Lock()
 	defer r.changing.Unlock()
 	if r.Generation() != 0 {
-		return fault.New(fault.Denied, "already_bootstrapped", "make first owner", nil)
+		return fault.New(fault.Denied, "permission_denied", "make first owner", errors.New("there are members already"))
 	}
 	return r.commit(ctx, Holder{Principal: principal}, Change{
 		Act: "access.bootstrap", Subject: principal, Detail: map[string]string{"role": string(Owner)},
@@ -107,12 +107,12 @@ func (r *Registry) manage(op string, by Holder, principal string, version uint64
 }
 
 func exceeds(op string, by Holder, missing Set) error {
-	return fault.New(fault.Denied, "exceeds_own_permissions", op, fmt.Errorf("%.80q does not hold %s", by.Principal, missing)).
+	return fault.New(fault.Denied, "permission_denied", op, fmt.Errorf("%.80q does not hold %s", by.Principal, missing)).
 		WithHint("members give, take and change only what they hold; ask an owner")
 }
 
 func lastOwner(op string) error {
-	return fault.New(fault.Denied, "last_owner", op, errors.New("no owner would be left")).WithHint("make another member an owner first")
+	return fault.New(fault.Denied, "permission_denied", op, errors.New("no owner would be left")).WithHint("make another member an owner first")
 }
 
 // Members lists the members by name. Without member.manage the list has only by's own

@@ -260,7 +260,7 @@ func (h *Hub) covered(ctx context.Context, sub Subject, q *Request, now time.Tim
 		return Answer{}, false, err
 	}
 	if !h.shelf.has(g.Requester, g.ID) {
-		return Answer{}, false, fault.New(fault.NotApproved, "grant_revoked", "use grant", fmt.Errorf("%s ended meanwhile", g.ID))
+		return Answer{}, false, fault.New(fault.NotApproved, "not_approved", "use grant", fmt.Errorf("%s ended meanwhile", g.ID))
 	}
 	return Answer{ID: e.ID, Approved: true, Approver: g.By.Principal, Surface: g.By.Surface, Scope: g.Scope, Grant: g.ID, Pattern: g.PatternDigest,
 		Approvers: several(g.Approvers)}, true, nil

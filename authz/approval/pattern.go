@@ -98,12 +98,12 @@ func isPlain(c *Call) bool {
 }
 
 // NewPattern makes the pattern of calls like c, wider by what l says. It returns
-// fault.Denied "pattern_refused" if a pattern would bound nothing: for shells,
+// fault.Denied "invalid_input" if a pattern would bound nothing: for shells,
 // interpreters, loaders, wrappers and scripts, for programs that may start others, and for
 // programs that aren't the system's own. Approvers approve such calls by their capsule.
 func NewPattern(tool string, c *Call, l Loosen) (*Pattern, error) {
 	refused := func(format string, a ...any) (*Pattern, error) {
-		return nil, fault.New(fault.Denied, "pattern_refused", "make pattern", fmt.Errorf(format, a...)).WithHint("approve the capsule itself")
+		return nil, fault.New(fault.Denied, "invalid_input", "make pattern", fmt.Errorf(format, a...)).WithHint("approve the capsule itself")
 	}
 	name := path.Base(c.Executable)
 	switch builtin := tool != processRun; {

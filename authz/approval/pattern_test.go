@@ -135,7 +135,7 @@ func TestInterpretersGetNoPattern(t *testing.T) {
 	} {
 		c := sealed()
 		change(&c)
-		if p, err := NewPattern("process.run", &c, Loosen{}); p != nil || fault.KindOf(err) != fault.Denied || fault.ReasonOf(err) != "pattern_refused" {
+		if p, err := NewPattern("process.run", &c, Loosen{}); p != nil || fault.KindOf(err) != fault.Denied || fault.ReasonOf(err) != "invalid_input" {
 			t.Errorf("%s: %v, %v", name, p, err)
 		}
 	}
@@ -336,7 +336,7 @@ func TestQuestionsGetNoPattern(t *testing.T) {
 		t.Error("a question to a server fits")
 	}
 	for _, l := range []Loosen{{}, loose} {
-		if p, err := NewPattern("mcp.call", &c, l); p != nil || fault.ReasonOf(err) != "pattern_refused" {
+		if p, err := NewPattern("mcp.call", &c, l); p != nil || fault.KindOf(err) != fault.Denied || fault.ReasonOf(err) != "invalid_input" {
 			t.Errorf("%+v: %+v, %v", l, p, err)
 		}
 	}
@@ -348,7 +348,7 @@ func TestListsGetNoPattern(t *testing.T) {
 	c := written("src/a.go", "1")
 	c.Argv = []string{"/opt/palyra-tool", "changes.apply", "layer=fix", "digest=" + canon.Sum([]byte("list")).String(), "changes=1"}
 	for _, tool := range []string{"changes.apply", "changes.undo", "changes.recover"} {
-		if p, err := NewPattern(tool, &c, Loosen{Content: true}); p != nil || fault.ReasonOf(err) != "pattern_refused" {
+		if p, err := NewPattern(tool, &c, Loosen{Content: true}); p != nil || fault.KindOf(err) != fault.Denied || fault.ReasonOf(err) != "invalid_input" {
 			t.Errorf("%s: %+v, %v", tool, p, err)
 		}
 		if _, err := NewPattern(tool, &c, Loosen{}); err != nil {

@@ -25,7 +25,7 @@ import (
 // A text that is longer than the screen is shown page by page, and the digits
 // come behind the last page: an answer is to something that was on the screen, with
 // its question. A screen of less than MinRows or MinColumns has no room for that, and is
-// refused, before a page or after the digits: fault.BadState "screen_too_small".
+// refused, before a page or after the digits: fault.BadState "no_approver".
 //
 // It reads byte by byte and not past the line, so what follows on In is left for others. If
 // In has a read deadline (a pollable file), the end of ctx interrupts the read. If it has
@@ -176,12 +176,12 @@ const (
 	MinColumns = 30
 )
 
-// Fits is fault.BadState "screen_too_small" for a screen of less than MinRows or MinColumns.
+// Fits is fault.BadState "no_approver" for a screen of less than MinRows or MinColumns.
 func Fits(rows, columns int) error {
 	if rows >= MinRows && columns >= MinColumns {
 		return nil
 	}
-	return fault.New(fault.BadState, "screen_too_small", "ask on terminal",
+	return fault.New(fault.BadState, "no_approver", "ask on terminal",
 		fmt.Errorf("it has %d rows of %d columns, a question needs %d of %d", rows, columns, MinRows, MinColumns)).
 		WithHint("enlarge it and try again, or answer elsewhere: palyra approvals approve")
 }

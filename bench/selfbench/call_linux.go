@@ -91,7 +91,7 @@ func (l *Lab) callPath(name, mode, program string, cfg kernel.Config, r *recorde
 		if _, err = once(); !errors.Is(err, measure.ErrUnfit) {
 			break
 		}
-		err = fault.New(fault.Refused, "no_waiting_cells", "measure "+name, errors.New("no cell was waiting"))
+		err = fault.New(fault.Refused, "cell_start", "measure "+name, errors.New("no cell was waiting"))
 		time.Sleep(10 * time.Millisecond)
 	}
 	if err != nil {

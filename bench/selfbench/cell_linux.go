@@ -149,7 +149,7 @@ func (l *Lab) cellPath(k kind, program string) (measure.Path, error) {
 		if err = l.ran(res, k.tier); err != nil || k.fits(res.Evidence) {
 			break
 		}
-		err = fault.New(fault.Refused, "no_waiting_cells", "measure "+k.name, fmt.Errorf("the evidence says %q, %q", res.Evidence.Cell.Mode, res.Evidence.Network.Mode))
+		err = fault.New(fault.Refused, "cell_start", "measure "+k.name, fmt.Errorf("the evidence says %q, %q", res.Evidence.Cell.Mode, res.Evidence.Network.Mode))
 		time.Sleep(10 * time.Millisecond)
 	}
 	if err != nil {

@@ -117,7 +117,7 @@ func (l *Lab) Set(name, program string) (*Set, error) {
 		err = fmt.Errorf("measure %q: no such set", name)
 	}
 	if err == nil && len(s.Paths) < 2 {
-		err = fault.New(fault.Refused, "no_waiting_cells", "measure "+name, errors.New(l.reasons()))
+		err = fault.New(fault.Refused, "cell_start", "measure "+name, errors.New(l.reasons()))
 	}
 	if err != nil {
 		return nil, errors.Join(err, measure.Close(s.Paths))

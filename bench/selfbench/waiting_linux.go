@@ -50,7 +50,7 @@ func (l *Lab) Waiting(name string, n int) (*Waiting, error) {
 			return grown(name, s.Waiting, before, measure.ReadMemory()), nil
 		}
 		if time.Now().After(deadline) {
-			return nil, fault.New(fault.Refused, "no_waiting_cells", "measure waiting cells", fmt.Errorf("%d of %d were made in %v", s.Waiting, n, waitingFor))
+			return nil, fault.New(fault.Refused, "cell_start", "measure waiting cells", fmt.Errorf("%d of %d were made in %v", s.Waiting, n, waitingFor))
 		}
 	}
 }

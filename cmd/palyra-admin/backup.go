@@ -38,7 +38,7 @@ func backupKeygen(_ context.Context, inv *command.Invocation) (*front.Report, er
 	_, err = io.WriteString(f, identity)
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		os.Remove(path)
-		return nil, fault.New(fault.Unavailable, "write_failed", op, err)
+		return nil, fault.New(fault.Unavailable, "io_error", op, err)
 	}
 	return &front.Report{Text: recipient + "\n", Fields: front.Document{"file": path, "recipient": recipient}}, nil
 }

@@ -156,7 +156,7 @@ func (a *app) approve(ctx context.Context, inv *command.Invocation) (*result, er
 	if digest := command.Value(inv, "capsule", ""); digest != "" {
 		fmt.Fprint(a.stderr, reaches) // who answers without a terminal is shown it all the same
 		if digest != ap.Capsule.Hex() {
-			return nil, fault.New(fault.NotApproved, "other_capsule", "approve "+ap.ID, errors.New("the digest is not that of this request")).
+			return nil, fault.New(fault.NotApproved, "not_approved", "approve "+ap.ID, errors.New("the digest is not that of this request")).
 				WithHint("palyra approvals show " + ap.ID)
 		}
 	} else if err := a.ask(ctx, h, &ap, reaches); err != nil {
@@ -343,7 +343,7 @@ func confirm(ctx context.Context, person *approval.Terminal, ap *hub.Approval, s
 	case err != nil:
 		return fault.New(fault.Unavailable, "io_error", op, err)
 	case !yes:
-		return fault.New(fault.NotApproved, "other_capsule", op, errors.New("the digits are not those that were shown")).
+		return fault.New(fault.NotApproved, "not_approved", op, errors.New("the digits are not those that were shown")).
 			WithHint("it still waits: palyra approvals approve " + ap.ID + ", or deny")
 	}
 	return nil

@@ -215,7 +215,7 @@ func (a *app) follow(ctx context.Context, h hub.Hub, run string, p *printer, ask
 		if e.Kind == hub.EventStepOutput && p != nil {
 			printing.Go(func() {
 				// palyrad may have no place for one more reader: then the output comes at the end.
-				if err := p.follow(live, h, hub.OutputQuery{Run: run}); fault.ReasonOf(err) == "write_failed" {
+				if err := p.follow(live, h, hub.OutputQuery{Run: run}); fault.ReasonOf(err) == "io_error" {
 					gone(err)
 				}
 			})

@@ -82,7 +82,7 @@ func (a *app) exec(ctx context.Context, inv *command.Invocation) (*result, error
 	}
 	if inv.Has("json") {
 		if werr := execDocument(r, bundle, err, status, &held).Write(a.stdout, "exec"); werr != nil {
-			front.Complain(a.stderr, "palyra", fault.New(fault.Unavailable, "write_failed", "write standard output", werr))
+			front.Complain(a.stderr, "palyra", fault.New(fault.Unavailable, "io_error", "write standard output", werr))
 			status = exitRefused
 		}
 	}

@@ -75,7 +75,7 @@ func TestExecExit(t *testing.T) {
 		"unknown":         {one(hub.RunFailed, hub.StepResult{Outcome: "outcome_unknown"}), nil, 125},
 		"no palyrad":      {nil, fault.New(fault.Unavailable, "daemon_unreachable", "x", nil), 125},
 		"not a member":    {nil, fault.New(fault.Denied, "not_a_member", "x", nil), 126},
-		"lost on the way": {one(hub.RunDone, hub.StepResult{Outcome: "executed"}), fault.New(fault.Unavailable, "write_failed", "x", nil), 125},
+		"lost on the way": {one(hub.RunDone, hub.StepResult{Outcome: "executed"}), fault.New(fault.Unavailable, "io_error", "x", nil), 125},
 	} {
 		if got := execExit(tt.run, tt.err); got != tt.want {
 			t.Errorf("%s: %d, want %d", name, got, tt.want)

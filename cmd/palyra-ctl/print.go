@@ -135,13 +135,13 @@ func writeFile(path string, write func(io.Writer) error) error {
 	}
 	if err := f.Sync(); err != nil {
 		f.Close()
-		return fault.New(fault.Unavailable, "write_failed", op, err)
+		return fault.New(fault.Unavailable, "io_error", op, err)
 	}
 	if err := f.Close(); err != nil {
-		return fault.New(fault.Unavailable, "write_failed", op, err)
+		return fault.New(fault.Unavailable, "io_error", op, err)
 	}
 	if err := os.Rename(f.Name(), path); err != nil {
-		return fault.New(fault.Unavailable, "write_failed", op, err)
+		return fault.New(fault.Unavailable, "io_error", op, err)
 	}
 	return nil
 }

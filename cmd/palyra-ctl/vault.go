@@ -115,7 +115,7 @@ func (a *app) askWhenItWaits(ctx context.Context, h hub.Hub, session string) {
 
 // vaultKinds are the kinds of reasons of a call that wasn't decided, or that was refused.
 var vaultKinds = map[string]fault.Kind{"not_found": fault.NotFound, "invalid_input": fault.Usage, "too_large": fault.Usage, "secret_expired": fault.Refused,
-	"vault_rolled_back": fault.Integrity, "vault_unreadable": fault.Integrity, "vault_locked": fault.Denied, "changed": fault.Busy, "quota": fault.Unavailable}
+	"rolled_back": fault.Integrity, "store_corrupt": fault.Integrity, "keys_locked": fault.Denied, "changed": fault.Busy, "quota": fault.Unavailable}
 
 // vaultFault says why a call did nothing, nil if it did.
 func vaultFault(s *hub.StepResult) error {
@@ -236,7 +236,7 @@ func (a *app) vaultGet(ctx context.Context, inv *command.Invocation) (*result, e
 			"value": front.Document{"encoding": "base64", "data": base64.StdEncoding.EncodeToString(r.Value)}}), ""), nil
 	}
 	if _, err := a.stdout.Write(r.Value); err != nil {
-		return nil, fault.New(fault.Unavailable, "write_failed", "write the value", err)
+		return nil, fault.New(fault.Unavailable, "io_error", "write the value", err)
 	}
 	return &result{streamed: true}, nil
 }

@@ -29,7 +29,7 @@ func completion(inv *command.Invocation) (*front.Report, error) {
 func man(inv *command.Invocation) (*front.Report, error) {
 	dir := inv.Operands[0]
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fault.New(fault.Unavailable, "write_failed", fmt.Sprintf("make directory %q", dir), err)
+		return nil, fault.New(fault.Unavailable, "io_error", fmt.Sprintf("make directory %q", dir), err)
 	}
 	table := local.Table()
 	pages := map[string]string{table.Program + ".1": manual.ManOverview(table, 1, seeAlso)}
@@ -41,7 +41,7 @@ func man(inv *command.Invocation) (*front.Report, error) {
 	for _, name := range slices.Sorted(maps.Keys(pages)) {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, []byte(pages[name]), 0o644); err != nil {
-			return nil, fault.New(fault.Unavailable, "write_failed", fmt.Sprintf("write manual page %q", path), err)
+			return nil, fault.New(fault.Unavailable, "io_error", fmt.Sprintf("write manual page %q", path), err)
 		}
 		files = append(files, path)
 	}

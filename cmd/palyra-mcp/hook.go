@@ -253,7 +253,7 @@ func checkLine(line string) (err error) {
 func (a *app) folder() (string, error) {
 	const op = "keep what the next command needs"
 	fail := func(err error) (string, error) {
-		return "", fault.New(fault.Unavailable, "write_failed", op, err)
+		return "", fault.New(fault.Unavailable, "io_error", op, err)
 	}
 	state := place.StateDir(a.getenv)
 	if state == "" {
@@ -293,7 +293,7 @@ func (a *app) newLink(to string) (string, error) {
 	}
 	link := filepath.Join(dir, rand.Text())
 	if err := os.Symlink(to, link); err != nil {
-		return "", fault.New(fault.Unavailable, "write_failed", "keep the working directory", err)
+		return "", fault.New(fault.Unavailable, "io_error", "keep the working directory", err)
 	}
 	return link, nil
 }
@@ -321,7 +321,7 @@ func (a *app) turn(ctx context.Context, s *shell) (func() error, error) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return nil, fault.New(fault.Busy, "layer_busy", fmt.Sprintf("wait for layer %q", s.layer), errors.New("another command of the session goes on"))
+			return nil, fault.New(fault.Busy, "locked", fmt.Sprintf("wait for layer %q", s.layer), errors.New("another command of the session goes on"))
 		}
 	}
 }

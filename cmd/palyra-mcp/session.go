@@ -74,7 +74,7 @@ func (a *app) sessionOf(ctx context.Context, s *shell, h hub.Hub, lost string) (
 		return "", err
 	}
 	if err := durable.WriteFile(path, []byte(n.ID), 0o600); err != nil {
-		return "", fault.New(fault.Unavailable, "write_failed", fmt.Sprintf("keep the session of %q", s.layer), err)
+		return "", fault.New(fault.Unavailable, "io_error", fmt.Sprintf("keep the session of %q", s.layer), err)
 	}
 	return n.ID, nil
 }

@@ -352,7 +352,7 @@ func (a *app) sh(ctx context.Context, inv *command.Invocation) (*front.Report, e
 func (a *app) said(status int, text string) (*front.Report, error) {
 	if text != "" {
 		if _, err := fmt.Fprintf(a.stderr, "palyra: %s\n", front.Escape(text)); err != nil {
-			return nil, fault.New(fault.Unavailable, "write_failed", "write standard error", err)
+			return nil, fault.New(fault.Unavailable, "io_error", "write standard error", err)
 		}
 	}
 	return &front.Report{Exit: status, Fields: front.Document{"status": status}}, nil

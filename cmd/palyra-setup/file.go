@@ -140,7 +140,7 @@ func (f *file) restore(text []byte) error {
 		err = f.root.Remove(f.name + kept)
 	}
 	if _, ok := errors.AsType[*fs.PathError](err); ok {
-		err = fault.New(fault.Unavailable, "write_failed", fmt.Sprintf("restore %q", f.path()), err)
+		err = fault.New(fault.Unavailable, "io_error", fmt.Sprintf("restore %q", f.path()), err)
 	}
 	return err
 }
@@ -155,7 +155,7 @@ func (f *file) place(name string, text []byte, perm fs.FileMode) error {
 		}
 	}
 	if err != nil {
-		return fault.New(fault.Unavailable, "write_failed", fmt.Sprintf("write %q", filepath.Join(f.base, name)), err)
+		return fault.New(fault.Unavailable, "io_error", fmt.Sprintf("write %q", filepath.Join(f.base, name)), err)
 	}
 	return nil
 }

@@ -51,7 +51,7 @@ func (a *app) sandboxCertify(ctx context.Context, inv *command.Invocation) (*fro
 	}
 	for _, path := range keep {
 		if err := durable.WriteFile(path, bundle, 0o644); err != nil {
-			return nil, fault.New(fault.Unavailable, "write_failed", fmt.Sprintf("write certificate %q", path), err).
+			return nil, fault.New(fault.Unavailable, "io_error", fmt.Sprintf("write certificate %q", path), err).
 				WithHint(fmt.Sprintf("it is entry %d of the journal: palyra journal show %d", index, index))
 		}
 	}

@@ -73,7 +73,7 @@ func (a *app) exec(ctx context.Context, inv *command.Invocation) int {
 	}
 	if inv.Has("json") {
 		if werr := execDocument(out, err, status, &held, fix).Write(a.stdout, "exec"); werr != nil {
-			front.Complain(a.stderr, "palyra", fault.New(fault.Unavailable, "write_failed", "write standard output", werr))
+			front.Complain(a.stderr, "palyra", fault.New(fault.Unavailable, "io_error", "write standard output", werr))
 			return execRefused
 		}
 	}

@@ -72,7 +72,7 @@ func TestToldSaysNothingOfSuccess(t *testing.T) {
 	if got := told(out, policy.Default(), "", ""); got != "" {
 		t.Errorf("%q", got)
 	}
-	out.Error = &kernel.Failure{Kind: "refused", Reason: "program_changed", Text: "x"}
+	out.Error = &kernel.Failure{Kind: "refused", Reason: "changed", Text: "x"}
 	if got := told(out, policy.Default(), "", ""); !strings.Contains(got, "hint: ") {
 		t.Errorf("an error without a hint of its own: %q", got)
 	}

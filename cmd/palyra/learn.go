@@ -226,7 +226,7 @@ func addHosts(op, dir, path string, add []*lesson) (*policy.Set, error) {
 	}
 	write := func(data []byte) error {
 		if err := durable.WriteFile(path, data, 0o644); err != nil {
-			return fault.New(fault.Unavailable, "write_failed", op, err)
+			return fault.New(fault.Unavailable, "io_error", op, err)
 		}
 		return nil
 	}

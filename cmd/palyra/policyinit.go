@@ -39,7 +39,7 @@ func (a *app) policyInit(inv *command.Invocation) (*front.Report, error) {
 	names := slices.Sorted(maps.Keys(files))
 	for _, name := range names {
 		if err := writeNew(root, name, files[name]); err != nil {
-			return nil, fault.New(fault.Unavailable, "write_failed", fmt.Sprintf("write policy file %q", filepath.Join(dir, name)), err)
+			return nil, fault.New(fault.Unavailable, "io_error", fmt.Sprintf("write policy file %q", filepath.Join(dir, name)), err)
 		}
 	}
 	set, err := policy.Load(dir)

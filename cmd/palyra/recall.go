@@ -353,7 +353,7 @@ func (a *app) policyExport(inv *command.Invocation) (*front.Report, error) {
 		err = durable.WriteFile(path, doc, 0o600)
 	}
 	if err != nil {
-		return nil, fault.New(fault.Unavailable, "write_failed", fmt.Sprintf("write bundle %q", path), err)
+		return nil, fault.New(fault.Unavailable, "io_error", fmt.Sprintf("write bundle %q", path), err)
 	}
 	return &front.Report{Text: front.Escape(path) + "\n", Fields: fields}, nil
 }

@@ -128,7 +128,7 @@ func newIdentity(path, state, label string) (*seal.IdentityKey, *seal.PublicKey,
 	defer clear(line)
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
-		return nil, nil, fault.New(fault.BadState, "vault_exists", op, errors.New("the file is there already")).WithHint("move it away, or name another")
+		return nil, nil, fault.New(fault.BadState, "exists", op, errors.New("the file is there already")).WithHint("move it away, or name another")
 	}
 	if err == nil {
 		err = fill(f, line)
@@ -155,7 +155,7 @@ func fill(f *os.File, b []byte) error {
 // too. A head that the journal wasn't told of is a vault all the same.
 func gone(dir string, err error) bool {
 	_, e := os.Lstat(filepath.Join(dir, "head"))
-	return errors.Is(e, fs.ErrNotExist) || fault.ReasonOf(err) == "vault_exists"
+	return errors.Is(e, fs.ErrNotExist) || fault.ReasonOf(err) == "exists"
 }
 
 func (a *app) vaultInit(ctx context.Context, inv *command.Invocation) (_ *front.Report, err error) {
@@ -175,7 +175,7 @@ func (a *app) vaultInit(ctx context.Context, inv *command.Invocation) (_ *front.
 	}
 	defer func() { err = errors.Join(err, keeper.Close()) }()
 	if _, err := os.Lstat(filepath.Join(dir, "head")); err == nil {
-		return nil, fault.New(fault.BadState, "vault_exists", fmt.Sprintf("create vault %q", dir), errors.New("there is one already"))
+		return nil, fault.New(fault.BadState, "exists", fmt.Sprintf("create vault %q", dir), errors.New("there is one already"))
 	}
 	var id seal.Identity
 	var to []seal.Recipient
@@ -343,7 +343,7 @@ func (a *app) vaultGet(ctx context.Context, inv *command.Invocation) (*front.Rep
 			"value": front.Document{"encoding": "base64", "data": base64.StdEncoding.EncodeToString(done.Secret.Bytes())}}}, nil
 	}
 	if _, err := a.stdout.Write(done.Secret.Bytes()); err != nil {
-		return nil, fault.New(fault.Unavailable, "write_failed", "write the value", err)
+		return nil, fault.New(fault.Unavailable, "io_error", "write the value", err)
 	}
 	return &front.Report{}, nil
 }

@@ -13,7 +13,7 @@ import (
 // open.
 func TestGone(t *testing.T) {
 	full := errors.New("no space left on device")
-	exists := fault.New(fault.BadState, "vault_exists", "create vault", errors.New("there is one already"))
+	exists := fault.New(fault.BadState, "exists", "create vault", errors.New("there is one already"))
 	for _, c := range []struct {
 		name string
 		head bool

@@ -116,7 +116,7 @@ func (a *attempts) ready() error {
 		err = debug.SetCrashOutput(f, debug.CrashOptions{})
 	}
 	if err != nil {
-		return fault.New(fault.Unavailable, "write_failed", "make file for crash report", err)
+		return fault.New(fault.Unavailable, "io_error", "make file for crash report", err)
 	}
 	return nil
 }
@@ -136,7 +136,7 @@ func (a *attempts) good() error {
 
 func remove(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fault.New(fault.Unavailable, "write_failed", "clear start counter", err)
+		return fault.New(fault.Unavailable, "io_error", "clear start counter", err)
 	}
 	return nil
 }

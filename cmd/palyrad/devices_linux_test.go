@@ -215,10 +215,10 @@ func TestPairingAttacked(t *testing.T) {
 	}
 	wrong := []byte(v.d.Digits())
 	wrong[5] = '0' + (wrong[5]-'0'+1)%10
-	wantReason(t, "digits_differ", r.approve(p.ID, string(wrong)))
+	wantReason(t, "pairing_over", r.approve(p.ID, string(wrong)))
 	wantReason(t, "version_conflict", r.approve(p.ID, v.d.Digits()))
 	if b, err := v.conn.Read(time.Now().Add(patience)); err == nil {
-		if _, _, err := v.d.Answer(b, time.Now()); fault.ReasonOf(err) != "digits_differ" {
+		if _, _, err := v.d.Answer(b, time.Now()); fault.ReasonOf(err) != "pairing_over" {
 			t.Errorf("the device is told %v", err)
 		}
 	} else {

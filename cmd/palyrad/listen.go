@@ -148,7 +148,7 @@ func (s *sockets) close() {
 func listenError(key, at string, err error) error {
 	op := fmt.Sprintf("listen on %q (%s)", at, key)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return fault.New(fault.Busy, "address_in_use", op, err).WithHint("is another palyrad running? Set " + key + " to something else")
+		return fault.New(fault.Busy, "locked", op, err).WithHint("is another palyrad running? Set " + key + " to something else")
 	}
 	return fault.New(fault.BadState, "config_invalid", op, err)
 }

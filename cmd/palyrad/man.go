@@ -76,7 +76,7 @@ func (p *program) man(t *command.Table, inv *command.Invocation) error {
 			err = os.WriteFile(path, []byte(page), 0o644)
 		}
 		if err != nil {
-			return fault.New(fault.Unavailable, "write_failed", fmt.Sprintf("write manual page %q", path), err)
+			return fault.New(fault.Unavailable, "io_error", fmt.Sprintf("write manual page %q", path), err)
 		}
 		fmt.Fprintln(p.stdout, front.Escape(path))
 	}

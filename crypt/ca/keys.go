@@ -40,7 +40,8 @@ func (PlainKeys) Seal(_, _ string, plain []byte) ([]byte, error) { return bytes.
 // Open implements Keeper.
 func (PlainKeys) Open(path, _ string, content []byte) ([]byte, string, error) {
 	if isSealed(content) {
-		return nil, "", fault.New(fault.Denied, "keys_locked", fmt.Sprintf("read key %q", path), errors.New("it is sealed, and no identity was given"))
+		return nil, "", fault.New(fault.Denied, "keys_locked", fmt.Sprintf("read key %q", path), errors.New("it is sealed, and no identity was given")).
+			WithHint("name the identity: palyra --key FILE, palyrad keys.identity")
 	}
 	return bytes.Clone(content), "", nil
 }

@@ -401,7 +401,7 @@ func TestFailingDisk(t *testing.T) {
 				}
 				pos, err := other.Append(context.Background(), Entry{Leaf: leafN(n), Content: contentN(n)})
 				switch {
-				case c.busy && fault.ReasonOf(err) != "journal_busy":
+				case c.busy && fault.ReasonOf(err) != "locked":
 					t.Fatalf("another process, behind what could not be cut off: %v", err)
 				case !c.busy && (err != nil || pos.Index != uint64(n)):
 					t.Fatalf("another process: %d, %v", pos.Index, err)

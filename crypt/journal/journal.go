@@ -168,7 +168,7 @@ type Journal struct {
 
 // Open opens or creates the journal in dir for writing. Other processes may have it open
 // too. A damaged log is fault.Integrity. A log that another process keeps locked for longer
-// than a write may take is fault.Busy "journal_busy".
+// than a write may take is fault.Busy "locked".
 func Open(dir string, key *keyring.LogKey, o Options) (*Journal, error) {
 	op := fmt.Sprintf("open journal %q", dir)
 	if err := durable.MkdirAll0700(dir); err != nil {

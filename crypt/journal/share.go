@@ -89,7 +89,7 @@ func (g *gates) wait(ctx context.Context, gate *durable.Gate, patience time.Dura
 		if gate == g.turn { // its holder waits as we do, unless it is the one that hangs
 			holder = cmp.Or(g.lock.Holder(), holder)
 		}
-		return fault.New(fault.Busy, "journal_busy", "write journal", fmt.Errorf("%s keeps it locked", cmp.Or(holder, "another process"))).
+		return fault.New(fault.Busy, "locked", "write journal", fmt.Errorf("%s keeps it locked", cmp.Or(holder, "another process"))).
 			WithHint("it stands still in the middle of a write: look what stopped it, or end it")
 	}
 	return err
@@ -129,7 +129,7 @@ func (j *Journal) yield() {
 	}
 }
 
-// Refresh reads the appends of other processes. It returns fault.Busy "journal_busy" if one
+// Refresh reads the appends of other processes. It returns fault.Busy "locked" if one
 // of them keeps the log locked.
 func (j *Journal) Refresh(ctx context.Context) error {
 	if j.current() {

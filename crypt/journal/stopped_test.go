@@ -58,7 +58,7 @@ func TestStoppedHolder(t *testing.T) {
 			cmd := stopped(t, h)
 			start := time.Now()
 			_, err := j.Append(context.Background(), Entry{Leaf: []byte("x")})
-			if fault.KindOf(err) != fault.Busy || fault.ReasonOf(err) != "journal_busy" || !strings.Contains(err.Error(), fmt.Sprintf("process %d ", cmd.Process.Pid)) {
+			if fault.KindOf(err) != fault.Busy || fault.ReasonOf(err) != "locked" || !strings.Contains(err.Error(), fmt.Sprintf("process %d ", cmd.Process.Pid)) {
 				t.Errorf("got %v", err)
 			}
 			if d := time.Since(start); d > patience {
@@ -74,7 +74,7 @@ func TestStoppedHolder(t *testing.T) {
 			var wg sync.WaitGroup
 			for range 200 {
 				wg.Go(func() {
-					if _, err := j.Append(context.Background(), Entry{Leaf: []byte("x")}); fault.ReasonOf(err) != "journal_busy" {
+					if _, err := j.Append(context.Background(), Entry{Leaf: []byte("x")}); fault.ReasonOf(err) != "locked" {
 						t.Errorf("got %v", err)
 					}
 				})
@@ -83,7 +83,7 @@ func TestStoppedHolder(t *testing.T) {
 			if d := time.Since(start); d > 20*time.Second {
 				t.Errorf("two hundred waited %v", d)
 			}
-			if _, err := Open(h.dir, h.ring.Log(), Options{TestOnlyPatience: time.Millisecond}); fault.ReasonOf(err) != "journal_busy" {
+			if _, err := Open(h.dir, h.ring.Log(), Options{TestOnlyPatience: time.Millisecond}); fault.ReasonOf(err) != "locked" {
 				t.Errorf("open: %v", err)
 			}
 			if _, err := j.Prove(t.Context(), 0); err != nil {

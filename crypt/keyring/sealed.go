@@ -163,7 +163,8 @@ func unsealKey(path, purpose string, b []byte, id seal.Identity) (plain []byte, 
 		}
 		return v.Key, f.Name, to, nil
 	}
-	return nil, "", nil, fault.New(fault.Denied, "keys_locked", op, errors.New("the identity is none of its recipients'"))
+	return nil, "", nil, fault.New(fault.Denied, "keys_locked", op, errors.New("the identity is none of its recipients'")).
+		WithHint("name the identity: palyra --key FILE, palyrad keys.identity")
 }
 
 // Plain returns the names of the private keys that lie plain in keys/, sorted.

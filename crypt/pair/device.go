@@ -92,7 +92,7 @@ func refused(why End) error {
 	case EndOperator:
 		return fault.New(fault.NotApproved, "not_approved", op, errors.New("the hub's operator said no"))
 	case EndDigits:
-		return fault.New(fault.Denied, "digits_differ", op, errors.New("the digits that the operator typed are not the hub's")).
+		return fault.New(fault.Denied, "pairing_over", op, errors.New("the digits that the operator typed are not the hub's")).
 			WithHint("if they were typed as this device showed them, someone is between device and hub")
 	case EndProof:
 		return unproven(op, "the hub does not accept this device's messages")

@@ -361,7 +361,7 @@ func (h *Hub) Approve(id, digits string, now time.Time) (*Wanted, error) {
 		return nil, ended(op, x)
 	case subtle.ConstantTimeCompare([]byte(digits), []byte(x.script.digits())) != 1:
 		h.end(x, Failed, EndDigits)
-		return nil, fault.New(fault.Denied, "digits_differ", op, errors.New("they are not the device's; the pairing has ended")).
+		return nil, fault.New(fault.Denied, "pairing_over", op, errors.New("they are not the device's; the pairing has ended")).
 			WithHint("if you typed what the device shows, someone is between it and the hub; begin anew with another code")
 	}
 	x.State = Approved

@@ -131,10 +131,10 @@ func (g *rig) toPending(d *Device) *Exchange {
 	return x
 }
 
-func wantReason(t testing.TB, err error, reason string) {
+func wantReason(t testing.TB, err error, reason string, says ...string) {
 	t.Helper()
-	if fault.ReasonOf(err) != reason {
-		t.Fatalf("error %v (%q), want %q", err, fault.ReasonOf(err), reason)
+	if fault.ReasonOf(err) != reason || err != nil && !strings.Contains(err.Error(), strings.Join(says, "")) {
+		t.Fatalf("error %v (%q), want %q %q", err, fault.ReasonOf(err), reason, says)
 	}
 }
 
@@ -242,12 +242,12 @@ func TestOneAttempt(t *testing.T) {
 		wrong = "000000"
 	}
 	_, err := g.Approve("digits", wrong, noon)
-	wantReason(t, err, "digits_differ")
+	wantReason(t, err, "pairing_over", "they are not the device's")
 	_, err = g.Approve("digits", d.Digits(), noon)
 	wantReason(t, err, "version_conflict")
 	g.wantState("digits", Failed, EndDigits)
 	_, _, err = d.Answer(x.Refusal(), noon)
-	wantReason(t, err, "digits_differ")
+	wantReason(t, err, "pairing_over", "are not the hub's")
 
 	// The same code again, by another device or the same one.
 	code := g.begin("again")

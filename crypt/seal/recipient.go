@@ -236,7 +236,7 @@ func (p *PublicKey) Wrap(k *Key, c Context) (*Stanza, error) {
 // Unwrap implements Identity.
 func (k *IdentityKey) Unwrap(s *Stanza, c Context) (*Key, error) {
 	if err := s.Check(); err != nil {
-		return nil, fault.New(fault.Integrity, "vault_unreadable", "unwrap key", err)
+		return nil, fault.New(fault.Integrity, "store_corrupt", "unwrap key", err)
 	}
 	priv, err := k.private()
 	if err != nil {
@@ -247,7 +247,7 @@ func (k *IdentityKey) Unwrap(s *Stanza, c Context) (*Key, error) {
 	}
 	b, err := hpke.Open(priv, hpke.HKDFSHA256(), hpke.AES256GCM(), s.info(c).bytes(), s.Body)
 	if err != nil {
-		return nil, fault.New(fault.Integrity, "vault_unreadable", "unwrap key", ErrSealed)
+		return nil, fault.New(fault.Integrity, "store_corrupt", "unwrap key", ErrSealed)
 	}
 	return ParseKey(b)
 }
@@ -292,7 +292,7 @@ func (p *Passphrase) Wrap(k *Key, c Context) (*Stanza, error) {
 // Unwrap implements Identity.
 func (p *Passphrase) Unwrap(s *Stanza, c Context) (*Key, error) {
 	if err := s.Check(); err != nil {
-		return nil, fault.New(fault.Integrity, "vault_unreadable", "unwrap key", err)
+		return nil, fault.New(fault.Integrity, "store_corrupt", "unwrap key", err)
 	}
 	if s.Type != TypePassphrase {
 		return nil, ErrOther

@@ -134,22 +134,22 @@ func Seal(k *Key, c Context, value []byte) ([]byte, error) {
 func Open(k *Key, c Context, sealed []byte) (*Secret, error) {
 	op := fmt.Sprintf("open sealed %s", c.Purpose)
 	if len(sealed) < len(magic) || string(sealed[:len(magic)]) != magic {
-		return nil, fault.New(fault.Integrity, "vault_unreadable", op, errors.New("no sealed value of this version"))
+		return nil, fault.New(fault.Integrity, "store_corrupt", op, errors.New("no sealed value of this version"))
 	}
 	if len(sealed) > len(magic)+cobblestone.Sealed(padded(MaxValue)) {
-		return nil, fault.New(fault.Integrity, "vault_unreadable", op, errors.New("longer than any"))
+		return nil, fault.New(fault.Integrity, "store_corrupt", op, errors.New("longer than any"))
 	}
 	frame, err := cobblestone.Open(k.s.Bytes(), c.bytes(), sealed[len(magic):])
 	if err != nil {
-		return nil, fault.New(fault.Integrity, "vault_unreadable", op, ErrSealed)
+		return nil, fault.New(fault.Integrity, "store_corrupt", op, ErrSealed)
 	}
 	defer clear(frame)
 	if len(frame) < lengthOf {
-		return nil, fault.New(fault.Integrity, "vault_unreadable", op, errors.New("no frame"))
+		return nil, fault.New(fault.Integrity, "store_corrupt", op, errors.New("no frame"))
 	}
 	n := int(binary.BigEndian.Uint32(frame))
 	if n > MaxValue || len(frame) != padded(n) || slices.ContainsFunc(frame[lengthOf+n:], func(b byte) bool { return b != 0 }) {
-		return nil, fault.New(fault.Integrity, "vault_unreadable", op, errors.New("wrong padding"))
+		return nil, fault.New(fault.Integrity, "store_corrupt", op, errors.New("wrong padding"))
 	}
 	return NewSecret(frame[lengthOf : lengthOf+n]), nil
 }

@@ -80,7 +80,7 @@ func CheckCopy(dir string, entries iter.Seq2[journal.Record, error], t *receipt.
 	}
 	var h head
 	if err := canon.Decode(b, &h, canon.Limits{Bytes: maxHead}); err != nil || !h.known() {
-		return fault.New(fault.Integrity, "vault_unreadable", op, errors.New("no head of version 1 or 2"))
+		return fault.New(fault.Integrity, "store_corrupt", op, errors.New("no head of version 1 or 2"))
 	}
 	last, err := Newest(entries, t)
 	if err != nil {
@@ -93,7 +93,7 @@ func CheckCopy(dir string, entries iter.Seq2[journal.Record, error], t *receipt.
 		last != nil && last.Vault == now.Vault && now.Epoch == last.Epoch+1 && h.Previous == last.Digest:
 		return nil
 	case last == nil:
-		return fault.New(fault.Integrity, "vault_rolled_back", op, fmt.Errorf("the journal doesn't know it at epoch %d", now.Epoch))
+		return fault.New(fault.Integrity, "rolled_back", op, fmt.Errorf("the journal doesn't know it at epoch %d", now.Epoch))
 	}
-	return fault.New(fault.Integrity, "vault_rolled_back", op, fmt.Errorf("its head is %s at epoch %d; the journal knows %s at epoch %d", now.Vault, now.Epoch, last.Vault, last.Epoch))
+	return fault.New(fault.Integrity, "rolled_back", op, fmt.Errorf("its head is %s at epoch %d; the journal knows %s at epoch %d", now.Vault, now.Epoch, last.Vault, last.Epoch))
 }

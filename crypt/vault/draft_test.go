@@ -101,7 +101,7 @@ func TestRecordGone(t *testing.T) {
 	if _, _, err := v.Get(t.Context(), r, 0); fault.KindOf(err) != fault.Integrity {
 		t.Errorf("get: %v", err)
 	}
-	if _, err := v.Check(t.Context()); fault.ReasonOf(err) != "vault_unreadable" {
+	if _, err := v.Check(t.Context()); fault.ReasonOf(err) != "store_corrupt" {
 		t.Errorf("check: %v", err)
 	}
 }

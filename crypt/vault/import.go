@@ -22,7 +22,7 @@ func OpenExport(file io.Reader, identities string, most int) ([]byte, error) {
 	}
 	plain, err := age.Decrypt(file, ids...)
 	if _, other := errors.AsType[*age.NoIdentityMatchError](err); other {
-		return nil, fault.New(fault.Denied, "vault_locked", op, errors.New("it is encrypted for another identity"))
+		return nil, fault.New(fault.Denied, "keys_locked", op, errors.New("it is encrypted for another identity"))
 	}
 	if err != nil {
 		return nil, fault.New(fault.Usage, "bad_file", op, errors.New("age can't read it"))

@@ -41,7 +41,7 @@ func Newest(entries iter.Seq2[journal.Record, error], t *receipt.Trust) (root *R
 		if _, err := t.Logged(&rec); errors.Is(err, receipt.ErrKeyUnknown) {
 			return nil, err // t is older than a rotation, or the key is a stranger's
 		} else if err != nil {
-			return nil, fault.New(fault.Integrity, "vault_rolled_back", fmt.Sprintf("read entry %d", rec.Index), errors.New("its content isn't what was logged"))
+			return nil, fault.New(fault.Integrity, "rolled_back", fmt.Sprintf("read entry %d", rec.Index), errors.New("its content isn't what was logged"))
 		}
 		_, a, err := receipt.ParsePayload(env.Payload)
 		if err != nil {
@@ -55,7 +55,7 @@ func Newest(entries iter.Seq2[journal.Record, error], t *receipt.Trust) (root *R
 			r.Digest, err = canon.ParseDigest(a.Detail["root"])
 		}
 		if err != nil {
-			return nil, fault.New(fault.Integrity, "vault_rolled_back", fmt.Sprintf("read entry %d", rec.Index), err)
+			return nil, fault.New(fault.Integrity, "rolled_back", fmt.Sprintf("read entry %d", rec.Index), err)
 		}
 		root = r
 	}

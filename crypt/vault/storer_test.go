@@ -165,5 +165,5 @@ func TestOldHead(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = Open(t.Context(), h.dir, h.log, h.id)
-	refused(t, err, fault.Integrity, "vault_unreadable")
+	refused(t, err, fault.Integrity, "store_corrupt")
 }

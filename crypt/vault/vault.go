@@ -21,7 +21,7 @@
 //
 // Every operation reads the head again under the vault's lock, and refuses it unless it's the one
 // that the ledger knows last, or its successor. So a file that was put back, or a vault in the
-// place of another, is fault.Integrity "vault_rolled_back".
+// place of another, is fault.Integrity "rolled_back".
 //
 // # What it does not protect against
 //
@@ -204,14 +204,14 @@ func create(ctx context.Context, dir string, l Ledger, id seal.Identity, to []se
 		}
 	}()
 	if _, err := os.Lstat(filepath.Join(dir, headFile)); err == nil {
-		return nil, fault.New(fault.BadState, "vault_exists", op, errors.New("there is one already"))
+		return nil, fault.New(fault.BadState, "exists", op, errors.New("there is one already"))
 	}
 	last, size, err := l.Newest(ctx, 0)
 	if err != nil {
 		return nil, err
 	}
 	if last != nil {
-		return nil, fault.New(fault.Integrity, "vault_rolled_back", op, fmt.Errorf("the journal knows vault %s at epoch %d, and it isn't there", last.Vault, last.Epoch)).
+		return nil, fault.New(fault.Integrity, "rolled_back", op, fmt.Errorf("the journal knows vault %s at epoch %d, and it isn't there", last.Vault, last.Epoch)).
 			WithHint("restore the folder from a backup made since; a new vault wants a new state directory")
 	}
 	v.seen = seen{Size: size}
@@ -340,7 +340,7 @@ func (v *Vault) load(ctx context.Context) error {
 		return err
 	}
 	if size < v.seen.Size {
-		return fault.New(fault.Integrity, "vault_rolled_back", op, fmt.Errorf("the journal has %d entries, and had %d when the vault was last used", size, v.seen.Size))
+		return fault.New(fault.Integrity, "rolled_back", op, fmt.Errorf("the journal has %d entries, and had %d when the vault was last used", size, v.seen.Size))
 	}
 	if last == nil {
 		last = v.seen.Root
@@ -358,10 +358,10 @@ func (v *Vault) load(ctx context.Context) error {
 		// A crash came between the rename and the entry.
 		return v.tell(ctx, now)
 	case last == nil:
-		return fault.New(fault.Integrity, "vault_rolled_back", op, fmt.Errorf("the journal doesn't know it at epoch %d", now.Epoch)).
+		return fault.New(fault.Integrity, "rolled_back", op, fmt.Errorf("the journal doesn't know it at epoch %d", now.Epoch)).
 			WithHint("it belongs to another state directory, or the journal was put back")
 	}
-	return fault.New(fault.Integrity, "vault_rolled_back", op, fmt.Errorf("its head is %s at epoch %d; the journal knows %s at epoch %d", now.Vault, now.Epoch, last.Vault, last.Epoch)).
+	return fault.New(fault.Integrity, "rolled_back", op, fmt.Errorf("its head is %s at epoch %d; the journal knows %s at epoch %d", now.Vault, now.Epoch, last.Vault, last.Epoch)).
 		WithHint("restore the folder as it was at the newest epoch; palyra journal show lists them")
 }
 
@@ -390,7 +390,7 @@ func (v *Vault) remember() error {
 
 // parse opens the bytes of a head: its key, index and seen.
 func (v *Vault) parse(op string, b []byte) error {
-	corrupt := func(err error) error { return fault.New(fault.Integrity, "vault_unreadable", op, err) }
+	corrupt := func(err error) error { return fault.New(fault.Integrity, "store_corrupt", op, err) }
 	var h head
 	if err := canon.Decode(b, &h, canon.Limits{Bytes: maxHead}); err != nil {
 		return corrupt(err)
@@ -457,7 +457,7 @@ func unwrap(op string, h *head, id seal.Identity) (*seal.Key, string, error) {
 			return nil, "", err
 		}
 	}
-	return nil, "", fault.New(fault.Denied, "vault_locked", op, errors.New("the identity or passphrase is none of its recipients'")).
+	return nil, "", fault.New(fault.Denied, "keys_locked", op, errors.New("the identity or passphrase is none of its recipients'")).
 		WithHint("name another: palyra vault verify --key FILE, or --passphrase FILE")
 }
 
@@ -635,13 +635,13 @@ func (v *Vault) version(r Ref, n uint64) (*version, error) {
 func (v *Vault) open(r Ref, x *version) (*seal.Secret, error) {
 	b, err := durable.ReadPrivate(v.record(x), 2*MaxValue+4096)
 	if errors.Is(err, fs.ErrNotExist) { // the secret is there: its file was taken away
-		return nil, fault.New(fault.Integrity, "vault_unreadable", fmt.Sprintf("open secret %q", r), err)
+		return nil, fault.New(fault.Integrity, "store_corrupt", fmt.Sprintf("open secret %q", r), err)
 	}
 	if err != nil {
 		return nil, err
 	}
 	if canon.Sum(b) != x.Digest {
-		return nil, fault.New(fault.Integrity, "vault_unreadable", fmt.Sprintf("open secret %q", r), errors.New("its file is another one"))
+		return nil, fault.New(fault.Integrity, "store_corrupt", fmt.Sprintf("open secret %q", r), errors.New("its file is another one"))
 	}
 	k, err := v.recordKey(r, x)
 	if err != nil {
@@ -741,13 +741,13 @@ func (v *Vault) Check(ctx context.Context) (versions int, err error) {
 				n := len(got.Bytes())
 				got.Wipe()
 				if n != x.Size || x.Version > s.Last || i > 0 && x.Version <= s.Versions[i-1].Version {
-					return fault.New(fault.Integrity, "vault_unreadable", fmt.Sprintf("check secret %q", s.Ref), errors.New("its versions or sizes are wrong"))
+					return fault.New(fault.Integrity, "store_corrupt", fmt.Sprintf("check secret %q", s.Ref), errors.New("its versions or sizes are wrong"))
 				}
 				versions++
 			}
 		}
 		if !slices.IsSortedFunc(v.idx.Secrets, func(a, b secret) int { return a.Ref.compare(b.Ref) }) {
-			return fault.New(fault.Integrity, "vault_unreadable", "check vault", errors.New("its index isn't sorted"))
+			return fault.New(fault.Integrity, "store_corrupt", "check vault", errors.New("its index isn't sorted"))
 		}
 		return nil
 	})

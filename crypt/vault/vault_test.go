@@ -258,7 +258,7 @@ func TestAddRecipient(t *testing.T) {
 	}
 	refused(t, o.AddRecipient(t.Context(), again, Recipient{"again", seal.TypeHPKE, pub.ID()}), fault.Refused, "too_large")
 	_, err = Open(t.Context(), h.dir, h.log, words)
-	refused(t, err, fault.Denied, "vault_locked")
+	refused(t, err, fault.Denied, "keys_locked")
 }
 
 // TestRollBackExpires: a version that is the newest again expires as it did, or as said, and one that
@@ -424,11 +424,11 @@ func TestRollback(t *testing.T) {
 
 	h.restore(t, old)
 	_, err := Open(t.Context(), h.dir, h.log, h.id)
-	refused(t, err, fault.Integrity, "vault_rolled_back")
+	refused(t, err, fault.Integrity, "rolled_back")
 	_, _, err = v.Get(t.Context(), ref(t, key), 0) // an open one sees it, too
-	refused(t, err, fault.Integrity, "vault_rolled_back")
+	refused(t, err, fault.Integrity, "rolled_back")
 	_, err = v.Set(t.Context(), ref(t, key), []byte("x"), time.Time{})
-	refused(t, err, fault.Integrity, "vault_rolled_back")
+	refused(t, err, fault.Integrity, "rolled_back")
 
 	h.restore(t, now)
 	wants(t, h.open(t), key, 0, "new one")
@@ -450,13 +450,13 @@ func TestOtherVault(t *testing.T) {
 		h.restore(t, map[string][]byte{filepath.Join(h.dir, n): b})
 	}
 	_, err := Open(t.Context(), h.dir, h.log, h.id)
-	refused(t, err, fault.Integrity, "vault_rolled_back")
+	refused(t, err, fault.Integrity, "rolled_back")
 
 	if err := os.RemoveAll(h.dir); err != nil {
 		t.Fatal(err)
 	}
 	_, err = Create(t.Context(), h.dir, h.log, h.id, h.recipient(t, "owner"))
-	refused(t, err, fault.Integrity, "vault_rolled_back")
+	refused(t, err, fault.Integrity, "rolled_back")
 }
 
 // TestTampered changes a byte of each file, swaps two records and removes one.
@@ -491,7 +491,7 @@ func TestTampered(t *testing.T) {
 	}
 	h.restore(t, map[string][]byte{records[0]: whole[records[1]], records[1]: whole[records[0]]})
 	_, err := h.open(t).Check(t.Context())
-	refused(t, err, fault.Integrity, "vault_unreadable")
+	refused(t, err, fault.Integrity, "store_corrupt")
 	h.restore(t, whole)
 	if _, err := h.open(t).Check(t.Context()); err != nil {
 		t.Errorf("control: %v", err)
@@ -557,9 +557,9 @@ func TestRotate(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, _, err = v.Get(t.Context(), ref(t, "vault://global/a"), 0)
-	refused(t, err, fault.Denied, "vault_locked")
+	refused(t, err, fault.Denied, "keys_locked")
 	_, err = Open(t.Context(), h.dir, h.log, away)
-	refused(t, err, fault.Denied, "vault_locked")
+	refused(t, err, fault.Denied, "keys_locked")
 	wants(t, h.open(t), "vault://global/a", 1, "value of a")
 }
 
@@ -611,7 +611,7 @@ func TestPassphrases(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = Open(t.Context(), h.dir, h.log, ann)
-	refused(t, err, fault.Denied, "vault_locked")
+	refused(t, err, fault.Denied, "keys_locked")
 	again, err := Open(t.Context(), h.dir, h.log, bob)
 	if err != nil {
 		t.Fatal(err)

@@ -10,8 +10,7 @@ import (
 const certificateDocs = `
 From single-vm on a call runs only at a tier for which ` + "`context.certificate`" + ` is ` + "`proven`" + `
 ([certificate.md](certificate.md#what-counts)); other profiles leave that to policy. The rule is the
-set's last policy, ` + "`palyra.floor.certificate`" + `; its denials are ` + "`certificate_missing`" + ` and
-` + "`certificate_refuted`" + `.
+set's last policy, ` + "`palyra.floor.certificate`" + `; its denials are ` + "`certificate_missing`" + `.
 `
 
 // page returns docs/formats/config.md.

@@ -21,8 +21,8 @@
 // one isn't called: fault.Refused "tool_changed". Callers are shown the accepted definitions alone.
 //
 // Messages, lists, queues and time are bounded. A server that dies, hangs, floods, or sends what
-// isn't the protocol is ended, and its callers are told so by name: server_died, server_silent,
-// server_flooded, server_protocol. What it asks its client for (sampling, roots, elicitation) is
+// isn't the protocol is ended, and its callers are told so by name: server_died,
+// server_protocol, timeout. What it asks its client for (sampling, roots, elicitation) is
 // refused. Its resources and prompts are asked for as its tools are called (methods.go). Its standard
 // error is the bounded output of its run.
 //
@@ -240,7 +240,7 @@ func (g *Gateway) Attach(ctx context.Context, a run.Attaching) (context.Context,
 		s := g.byID[in.ID]
 		g.mu.Unlock()
 		if s == nil || s.server != in.Server || s.user != a.Caller.User {
-			return ctx, nil, fault.New(fault.Refused, "no_server", "start server", errors.New("nobody waits for this call")).
+			return ctx, nil, fault.New(fault.Refused, "server_died", "start server", errors.New("nobody waits for this call")).
 				WithHint("palyrad starts servers itself, for the first call of a tool: mcp.call")
 		}
 		ctx, err := s.claim(ctx)
@@ -439,7 +439,7 @@ func (x exchanger) Exchange(ctx context.Context, program canon.Digest, q kernel.
 	same := s.program == program
 	s.mu.Unlock()
 	if !same {
-		err := fault.New(fault.Refused, "server_changed", fmt.Sprintf("ask server %q", s.server), errors.New("its program or the settings of its cell aren't those with which it was started")).
+		err := fault.New(fault.Refused, "server_died", fmt.Sprintf("ask server %q", s.server), errors.New("its program or the settings of its cell aren't those with which it was started")).
 			WithHint("make the call again: the server was ended, and starts as it is now")
 		s.fail(err)
 		return nil, false, by, err

@@ -102,7 +102,7 @@ func TestClaim(t *testing.T) {
 		_, _, err := g.Attach(t.Context(), run.Attaching{Caller: hub.Caller{User: user}, Tool: hub.ToolMCPServe, Input: json.RawMessage(`{"id":"id","server":"bad"}`)})
 		return err
 	}
-	for _, c := range []struct{ user, reason string }{{"uid:2", "no_server"}, {"uid:1", ""}, {"uid:1", "no_server"}} {
+	for _, c := range []struct{ user, reason string }{{"uid:2", "server_died"}, {"uid:1", ""}, {"uid:1", "server_died"}} {
 		if err := attach(c.user); fault.ReasonOf(err) != c.reason && (err != nil || c.reason != "") {
 			t.Errorf("%s: %v", c.user, err)
 		}
@@ -127,13 +127,13 @@ func TestFaultBesideStart(t *testing.T) {
 func TestListCosts(t *testing.T) {
 	note := `{"jsonrpc":"2.0","method":"n","params":"` + strings.Repeat("n", 1<<20) + `"}` + "\n"
 	for _, c := range []struct {
-		junk   int // bytes in a page
-		notes  int // before it
-		reason string
-		pages  int // that are asked for, at most
+		junk  int // bytes in a page
+		notes int // before it
+		says  string
+		pages int // that are asked for, at most
 	}{
-		{junk: 1 << 20, reason: "server_protocol", pages: 4},
-		{notes: 4, reason: "server_flooded", pages: 4},
+		{junk: 1 << 20, says: "bytes", pages: 4},
+		{notes: 4, says: "that answer nothing", pages: 4},
 	} {
 		s := newServing("bad", "ses_1", "uid:1", "id")
 		pages, ended := 0, make(chan struct{})
@@ -150,7 +150,7 @@ func TestListCosts(t *testing.T) {
 				_, _ = fmt.Fprintf(s, `{"jsonrpc":"2.0","id":%d,"result":{"tools":[],"nextCursor":"%d","junk":"%s"}}`+"\n", m.ID, pages, strings.Repeat("j", c.junk))
 			}
 		}()
-		if _, err := s.list(t.Context()); fault.ReasonOf(err) != c.reason {
+		if _, err := s.list(t.Context()); fault.ReasonOf(err) != "server_protocol" || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%+v: %v", c, err)
 		}
 		s.in.close()

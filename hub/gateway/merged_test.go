@@ -165,7 +165,7 @@ func TestListChangedFlood(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.Write(line); fault.ReasonOf(err) != "server_flooded" || !s.over() {
+	if _, err := s.Write(line); fault.ReasonOf(err) != "server_protocol" || !s.over() {
 		t.Errorf("one more: %v", err)
 	}
 }

@@ -85,7 +85,7 @@ func (s *serving) claim(ctx context.Context) (context.Context, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.claimed || s.err != nil {
-		return ctx, fault.New(fault.Refused, "no_server", "start server", errors.New("nobody waits for this call"))
+		return ctx, fault.New(fault.Refused, "server_died", "start server", errors.New("nobody waits for this call"))
 	}
 	s.claimed = true
 	ctx, s.cancel = context.WithCancelCause(ctx)
@@ -199,10 +199,10 @@ func (s *serving) takeLocked(text []byte) error {
 		return s.answerLocked(m)
 	}
 	if s.unasked++; s.unasked > maxUnasked {
-		return s.fault(fault.Unavailable, "server_flooded", "it sent more than %d messages that answer nothing", maxUnasked)
+		return s.fault(fault.Unavailable, "server_protocol", "it sent more than %d messages that answer nothing", maxUnasked)
 	}
 	if s.noise += len(text); s.noise > maxNoise {
-		return s.fault(fault.Unavailable, "server_flooded", "it sent more than %d bytes that answer nothing", maxNoise)
+		return s.fault(fault.Unavailable, "server_protocol", "it sent more than %d bytes that answer nothing", maxNoise)
 	}
 	if m["id"] == nil {
 		return nil // a notification
@@ -222,7 +222,7 @@ func (s *serving) takeLocked(text []byte) error {
 		return s.wrong("it sent an id that is none")
 	}
 	if !s.in.put(0, b) {
-		return s.fault(fault.Unavailable, "server_flooded", "it asks and reads no answers")
+		return s.fault(fault.Unavailable, "server_protocol", "it asks and reads no answers")
 	}
 	return nil
 }
@@ -333,7 +333,7 @@ func (s *serving) gaveUp(ctx context.Context, method string) error {
 		return err
 	}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		err := s.fault(fault.Timeout, "server_silent", "it didn't answer %s in time, and was ended", method)
+		err := s.fault(fault.Timeout, "timeout", "it didn't answer %s in time, and was ended", method)
 		s.fail(err)
 		return err
 	}

@@ -117,7 +117,7 @@ func TestLastCallerLeaves(t *testing.T) {
 		}
 	}
 	<-held.gone
-	if _, err := held.claim(t.Context()); fault.ReasonOf(err) != "no_server" {
+	if _, err := held.claim(t.Context()); fault.ReasonOf(err) != "server_died" {
 		t.Errorf("its own call may begin: %v", err)
 	}
 	<-s.started

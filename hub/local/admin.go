@@ -40,7 +40,7 @@ func (h *Hub) adminOperations() []hub.Entry {
 // createToken: a token is for the caller and no other principal.
 func (h *Hub) createToken(ctx context.Context, c hub.Caller, n hub.NewToken) (hub.TokenSecret, error) {
 	if n.Principal != "" && n.Principal != c.User {
-		return hub.TokenSecret{}, h.byRegistry(c, "create token", fault.New(fault.Denied, "exceeds_own_permissions", "mint token", errors.New("the token would be another's")).
+		return hub.TokenSecret{}, h.byRegistry(c, "create token", fault.New(fault.Denied, "permission_denied", "mint token", errors.New("the token would be another's")).
 			WithHint("a token is for whoever mints it: let that principal do it"))
 	}
 	scopes, err := access.ParseSet(n.Scopes)

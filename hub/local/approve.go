@@ -50,7 +50,7 @@ func (h *Hub) resolveApproval(ctx context.Context, c hub.Caller, in hub.Resoluti
 		in.Answer = hub.Answer{Approve: in.Answer.Approve, Capsule: in.Answer.Capsule}
 	}
 	if in.Answer.Capsule != "" && in.Answer.Capsule != this.Capsule.String() {
-		return hub.Approval{}, fault.New(fault.NotApproved, "other_capsule", "answer approval", fmt.Errorf("the answer is to capsule %.80q", in.Answer.Capsule)).
+		return hub.Approval{}, fault.New(fault.NotApproved, "not_approved", "answer approval", fmt.Errorf("the answer is to capsule %.80q", in.Answer.Capsule)).
 			WithHint("read it again")
 	}
 	if _, err := h.runs.Approvals().Resolve(ctx, in.ID, in.Version, answerer(c), reply(in.Answer)); err != nil {

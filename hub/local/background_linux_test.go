@@ -651,13 +651,13 @@ func TestBackgroundLayer(t *testing.T) {
 		}
 		return r
 	}
-	if _, err := hub.GetLayer.Do(t.Context(), h, c, st.Layer); fault.ReasonOf(err) != "layer_busy" || !strings.Contains(fault.HintOf(err), id) {
+	if _, err := hub.GetLayer.Do(t.Context(), h, c, st.Layer); fault.ReasonOf(err) != "locked" || !strings.Contains(fault.HintOf(err), id) {
 		t.Errorf("read: %v, hint %q", err, fault.HintOf(err))
 	}
-	if r := apply(); r.Steps[0].Reason != "layer_busy" || !strings.Contains(r.Steps[0].Hint, id) {
+	if r := apply(); r.Steps[0].Reason != "locked" || !strings.Contains(r.Steps[0].Hint, id) {
 		t.Errorf("apply: %+v", r.Steps)
 	}
-	if _, err := hub.DiscardLayer.Do(t.Context(), h, c, st.Layer); fault.ReasonOf(err) != "layer_busy" {
+	if _, err := hub.DiscardLayer.Do(t.Context(), h, c, st.Layer); fault.ReasonOf(err) != "locked" {
 		t.Errorf("discard: %v", err)
 	}
 	h.in(c, s, toolproto.ProcessStop, `{"id":"`+id+`"}`, false)

@@ -441,7 +441,7 @@ func (b *brake) release(ctx context.Context, since uint64) error {
 		b.turn++
 		b.orderLocked()
 		err := errors.Join(b.rowed.err, b.marked.err)
-		return fault.New(fault.Unavailable, "write_failed", op, err).WithHint("new runs are still refused; make room on the disk of the state directory")
+		return fault.New(fault.Unavailable, "io_error", op, err).WithHint("new runs are still refused; make room on the disk of the state directory")
 	}
 	b.denied = false
 	b.allow(true)

@@ -144,7 +144,7 @@ func TestBrakeRelease(t *testing.T) {
 			t.Fatalf("pending %q, row %v, told %v", got, d.row, d.allow)
 		}
 		d.becomes(errors.New("full"), nil)
-		if err := b.release(within(time.Minute), b.since()); fault.ReasonOf(err) != "write_failed" || !b.denies() {
+		if err := b.release(within(time.Minute), b.since()); fault.ReasonOf(err) != "io_error" || !b.denies() {
 			t.Errorf("on a full disk: %v, denies %v", err, b.denies())
 		}
 		hang := make(chan struct{})

@@ -232,8 +232,8 @@ func TestRegistryDenials(t *testing.T) {
 		reason string
 		do     func() error
 	}{
-		{"exceeds_own_permissions", func() error { return mint(admin, hub.NewToken{Scopes: []string{"backup.manage"}}) }},
-		{"exceeds_own_permissions", func() error {
+		{"permission_denied", func() error { return mint(admin, hub.NewToken{Scopes: []string{"backup.manage"}}) }},
+		{"permission_denied", func() error {
 			return mint(h.owner, hub.NewToken{Principal: admin.User, Scopes: []string{"session.read"}})
 		}},
 		{"token_revoked", func() error {

@@ -52,7 +52,7 @@ func (h *Hub) deviceOperations() []hub.Entry {
 // devices are the paired devices. A device's authority is a token of the registry: minted for it,
 // with its scopes, and its text thrown away. Whatever ends that token ends the device: its
 // revocation, that of the token it was approved with, its principal's end. The registry's
-// generation is the epoch of all of it, and an older store isn't taken back (access_rolled_back).
+// generation is the epoch of all of it, and an older store isn't taken back (rolled_back).
 type devices struct {
 	changing sync.Mutex // held through each change
 

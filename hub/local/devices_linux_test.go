@@ -238,7 +238,7 @@ func TestDeviceEndsWith(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, csr := deviceKey(t)
-			if _, _, _, err := h.enrol(t.Context(), approver, Enrolment{ID: "laptop", CSR: csr, Scopes: []string{"journal.read"}}); fault.ReasonOf(err) != "exceeds_own_permissions" {
+			if _, _, _, err := h.enrol(t.Context(), approver, Enrolment{ID: "laptop", CSR: csr, Scopes: []string{"journal.read"}}); fault.ReasonOf(err) != "permission_denied" {
 				t.Errorf("beyond the approver's scopes: %v", err)
 			}
 			d, chain := h.pair(approver, "laptop", csr, false, "run.start")

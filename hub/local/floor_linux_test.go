@@ -34,7 +34,7 @@ func TestOlderRegistry(t *testing.T) {
 		t.Fatal(err)
 	}
 	chmod(t, now)
-	if _, err := open(context.Background(), h.base, bin(t), nil); fault.ReasonOf(err) != "access_rolled_back" || fault.KindOf(err) != fault.Integrity {
+	if _, err := open(context.Background(), h.base, bin(t), nil); fault.ReasonOf(err) != "rolled_back" || fault.KindOf(err) != fault.Integrity {
 		t.Errorf("an older registry: %v", err)
 	}
 	// The newest one is taken.
@@ -94,7 +94,7 @@ func TestRolledBack(t *testing.T) {
 		h.call(h.owner, argv("echo", fmt.Sprint(i)))
 	}
 	h.stop()
-	for _, test := range []struct{ name, want string }{{"before", "access_rolled_back"}, {"member", ""}} {
+	for _, test := range []struct{ name, want string }{{"before", "rolled_back"}, {"member", ""}} {
 		put(test.name)
 		got, err := open(context.Background(), h.base, bin(t), nil)
 		if err == nil {

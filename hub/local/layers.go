@@ -39,7 +39,7 @@ func layerName(session, workspace string) string {
 }
 
 // layers has the sessions' layers. The calls of a session and a reader of its layers take turns: a
-// layer that a reader has is refused to a call (layer_busy), and no call should be.
+// layer that a reader has is refused to a call (locked), and no call should be.
 type layers struct {
 	h *Hub
 
@@ -452,7 +452,7 @@ func (h *Hub) layer(c hub.Caller, name string) (k layerFacts, release func(), er
 		return k, nil, fault.New(fault.NotFound, "not_found", op, stage.ErrNoLayer).WithHint("palyra changes ls --socket lists palyrad's layers")
 	}
 	if release, ok = h.layers.take(k.session); !ok {
-		return k, nil, fault.New(fault.Busy, "layer_busy", op, errors.New("a call of its session is under way")).WithHint(h.busyHint(k.session))
+		return k, nil, fault.New(fault.Busy, "locked", op, errors.New("a call of its session is under way")).WithHint(h.busyHint(k.session))
 	}
 	return k, release, nil
 }

@@ -219,7 +219,7 @@ func TestLayersTogether(t *testing.T) {
 	if s := call(fmt.Sprintf(until, "victim") + "echo x"); s.Stdout.Text != "x\n" || s.Layer != layerName(ses, "src") {
 		t.Errorf("beside others: %+v", s)
 	}
-	if _, err := hub.GetLayer.Do(t.Context(), h, h.owner, layerName(ses, "src")); fault.ReasonOf(err) != "layer_busy" {
+	if _, err := hub.GetLayer.Do(t.Context(), h, h.owner, layerName(ses, "src")); fault.ReasonOf(err) != "locked" {
 		t.Errorf("a reader meanwhile: %v", err)
 	}
 	ls, err := hub.ListLayers.Do(t.Context(), h, h.owner, hub.LayerQuery{})
@@ -272,7 +272,7 @@ func TestLayersInParallel(t *testing.T) {
 		}()
 		go func() {
 			_, err := hub.GetLayer.Do(t.Context(), h, h.owner, layerName(ses, "src"))
-			if fault.ReasonOf(err) == "layer_busy" {
+			if fault.ReasonOf(err) == "locked" {
 				err = nil
 			}
 			done <- err

@@ -15,7 +15,7 @@
 //
 // Open resolves what an earlier process left (palyra/hub/run), and makes the daemon's own
 // user and root owners if there is no member yet. If the store lacks a change of members or
-// tokens that the journal has, Open returns fault.Integrity "access_rolled_back". An
+// tokens that the journal has, Open returns fault.Integrity "rolled_back". An
 // emergency stop with DenyNew outlives the process, even if the disk is full. The journal
 // has an administrative act before the caller is told of it. A stop takes effect first, is
 // logged then, and answers within seconds, whatever requests hold (brake.go).

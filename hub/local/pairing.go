@@ -442,7 +442,7 @@ func (h *Hub) approvePairing(ctx context.Context, c hub.Caller, in hub.PairingAp
 	case err != nil:
 		return hub.Pairing{}, err
 	case v.principal != c.User: // the device would act as another than who asked for it
-		return hub.Pairing{}, h.byRegistry(c, op, fault.New(fault.Denied, "exceeds_own_permissions", op, errors.New("another principal began it")).
+		return hub.Pairing{}, h.byRegistry(c, op, fault.New(fault.Denied, "permission_denied", op, errors.New("another principal began it")).
 			WithHint("whoever began it approves it"))
 	}
 	scopes := v.Request.Scopes
@@ -505,7 +505,7 @@ func (h *Hub) mayGrant(c hub.Caller, op string, scopes, asked []string) error {
 			return fault.New(fault.Usage, "invalid_input", op, fmt.Errorf("scope %.80q was not asked for", s))
 		}
 		if !h.holds(c, access.Permission(s)) {
-			return h.byRegistry(c, op, fault.New(fault.Denied, "exceeds_own_permissions", op, fmt.Errorf("you lack the scope %q yourself", s)).
+			return h.byRegistry(c, op, fault.New(fault.Denied, "permission_denied", op, fmt.Errorf("you lack the scope %q yourself", s)).
 				WithHint("give it fewer scopes: --scope"))
 		}
 	}

@@ -243,13 +243,13 @@ func TestPairingIsRefused(t *testing.T) {
 		name, device, last string
 		refuse             func(p hub.PairingCode, x *device) error
 	}{
-		{"digits", "digits_differ", "failed", func(p hub.PairingCode, x *device) error {
+		{"digits", "pairing_over", "failed", func(p hub.PairingCode, x *device) error {
 			wrong := fmt.Sprintf("%06d", 1)
 			if wrong == x.digits {
 				wrong = "000000"
 			}
 			_, err := h.approvesPairing(h.owner, p.ID, wrong, nil)
-			if fault.ReasonOf(err) != "digits_differ" {
+			if fault.ReasonOf(err) != "pairing_over" || !strings.Contains(err.Error(), "they are not the device's") {
 				return fmt.Errorf("wrong digits: %v", err)
 			}
 			return nil
@@ -394,7 +394,7 @@ func TestPairingGrants(t *testing.T) {
 		change func(*hub.PairingGrant)
 		reason string
 	}{
-		{weak, x.digits, nil, "exceeds_own_permissions"},
+		{weak, x.digits, nil, "permission_denied"},
 		{h.owner, x.digits, scopes("member.manage"), "invalid_input"},
 		{h.owner, x.digits, scopes("everything"), "invalid_input"},
 		{h.owner, x.digits, nil, "exists"},
@@ -406,7 +406,7 @@ func TestPairingGrants(t *testing.T) {
 		}
 	}
 	admin := h.member(1001, access.Admin)
-	if _, err := h.approvesPairing(admin, p.ID, x.digits, scopes()); fault.ReasonOf(err) != "exceeds_own_permissions" {
+	if _, err := h.approvesPairing(admin, p.ID, x.digits, scopes()); fault.ReasonOf(err) != "permission_denied" {
 		t.Errorf("an admin approves another's pairing: %v", err)
 	}
 	other := h.member(1002, access.Operator)

@@ -62,7 +62,7 @@ when { context.approvers < 2 };
 		}{
 			{hub.Resolution{ID: q.ID, Version: 9, Answer: hub.Answer{Approve: true}}, "version_conflict"},
 			{hub.Resolution{ID: q.ID, Version: 9}, "version_conflict"},
-			{hub.Resolution{ID: q.ID, Answer: hub.Answer{Capsule: "sha256:00"}}, "other_capsule"},
+			{hub.Resolution{ID: q.ID, Answer: hub.Answer{Capsule: "sha256:00"}}, "not_approved"},
 		} {
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)

@@ -55,7 +55,7 @@ func TestServerPattern(t *testing.T) {
 		t.Fatal(err)
 	}
 	wide := hub.Answer{Approve: true, Scope: "timed", For: time.Hour, Pattern: &hub.Pattern{Content: true}}
-	if err := yes(first, wide); fault.ReasonOf(err) != "pattern_refused" {
+	if err := yes(first, wide); fault.ReasonOf(err) != "invalid_input" {
 		t.Errorf("a pattern of any question: %v", err)
 	}
 	// This very question may have a yes for longer.

@@ -192,7 +192,7 @@ func TestServers(t *testing.T) {
 		}
 	}
 	// Its own call is no tool for others.
-	if st := h.call(h.owner, step(hub.ToolMCPServe, obj{"server": "bad", "id": "guess"})).Steps[0]; st.Reason != "no_server" {
+	if st := h.call(h.owner, step(hub.ToolMCPServe, obj{"server": "bad", "id": "guess"})).Steps[0]; st.Reason != "server_died" || !strings.Contains(st.Error, "nobody waits for this call") {
 		t.Errorf("%+v", st)
 	}
 	// Only who manages policy adds one.
@@ -224,15 +224,15 @@ func TestBadServers(t *testing.T) {
 	h.addServer("slow", hub.ServerSpec{TimeoutMS: 1500})
 	h.accept("slow")
 	session := h.session(h.owner)
-	for _, c := range []struct{ server, tool, outcome, reason string }{
-		{"bad", "die", receipt.OutcomeUnknown, "server_died"},
-		{"bad", "flood", receipt.OutcomeUnknown, "server_flooded"},
-		{"bad", "long", receipt.OutcomeUnknown, "server_protocol"},
-		{"bad", "wrongid", receipt.OutcomeUnknown, "server_protocol"},
-		{"bad", "garbage", receipt.OutcomeUnknown, "server_protocol"},
-		{"slow", "hang", receipt.TimedOut, "server_silent"},
+	for _, c := range []struct{ server, tool, outcome, reason, says string }{
+		{"bad", "die", receipt.OutcomeUnknown, "server_died", ""},
+		{"bad", "flood", receipt.OutcomeUnknown, "server_protocol", "that answer nothing"},
+		{"bad", "long", receipt.OutcomeUnknown, "server_protocol", ""},
+		{"bad", "wrongid", receipt.OutcomeUnknown, "server_protocol", ""},
+		{"bad", "garbage", receipt.OutcomeUnknown, "server_protocol", ""},
+		{"slow", "hang", receipt.TimedOut, "timeout", "it didn't answer"},
 	} {
-		if st := h.ask(h.owner, session, c.server, c.tool, nil); st.Outcome != c.outcome || st.Reason != c.reason || st.Error == "" {
+		if st := h.ask(h.owner, session, c.server, c.tool, nil); st.Outcome != c.outcome || st.Reason != c.reason || st.Error == "" || !strings.Contains(st.Error, c.says) {
 			t.Errorf("%s: %s, %s: %s (%s)", c.tool, st.Outcome, st.Reason, st.Error, st.Hint)
 		}
 		if st := h.ask(h.owner, session, c.server, "count", nil); !strings.Contains(st.Stdout.Text, `"text":"1"`) {

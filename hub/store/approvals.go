@@ -142,5 +142,5 @@ func (tx *Tx) useApproval(id string) error {
 	case a.State != ApprovalApproved:
 		return fault.New(fault.NotApproved, "not_approved", op, errors.New("it is not approved"))
 	}
-	return fault.New(fault.NotApproved, "approval_used", op, nil)
+	return fault.New(fault.NotApproved, "not_approved", op, errors.New("it was used"))
 }

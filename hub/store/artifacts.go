@@ -356,7 +356,7 @@ func (s *Store) openArtifact(ctx context.Context, d canon.Digest) (io.ReadSeekCl
 func (s *Store) verified(ctx context.Context, d canon.Digest, size int64) (_ *os.File, err error) {
 	op := "read artifact " + d.String()
 	bad := func(format string, args ...any) error {
-		return fault.New(fault.Integrity, "artifact_corrupt", op, fmt.Errorf(format, args...)).WithHint("restore it from a backup")
+		return fault.New(fault.Integrity, "store_corrupt", op, fmt.Errorf(format, args...)).WithHint("restore it from a backup")
 	}
 	path := filepath.Join(s.artifacts.dir, artifactPath(d))
 	if err := durable.CheckPrivate(path); err != nil {
@@ -393,7 +393,7 @@ func (s *Store) sweepArtifacts(ctx context.Context) (removed int, bytes int64, e
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.backups > 0 {
-		return 0, 0, fault.New(fault.Busy, "backup_running", "sweep artifacts", ErrBackup)
+		return 0, 0, fault.New(fault.Busy, "locked", "sweep artifacts", ErrBackup)
 	}
 	// Rows first: what is left after a crash is a file that nobody knows.
 	err = s.Update(ctx, func(tx *Tx) error {
@@ -425,12 +425,12 @@ func (a *shelf) files(f func(d canon.Digest, size int64) error) error {
 		}
 		files, err := os.ReadDir(filepath.Join(a.dir, dir.Name()))
 		if err != nil {
-			return fault.New(fault.Integrity, "artifact_corrupt", op, fmt.Errorf("%.80q is no directory of ours: %w", dir.Name(), err))
+			return fault.New(fault.Integrity, "store_corrupt", op, fmt.Errorf("%.80q is no directory of ours: %w", dir.Name(), err))
 		}
 		for _, file := range files {
 			d, err := canon.ParseDigest("sha256:" + dir.Name() + file.Name())
 			if err != nil || len(dir.Name()) != 2 {
-				return fault.New(fault.Integrity, "artifact_corrupt", op, fmt.Errorf("%.200q is not named after a digest", filepath.Join(dir.Name(), file.Name())))
+				return fault.New(fault.Integrity, "store_corrupt", op, fmt.Errorf("%.200q is not named after a digest", filepath.Join(dir.Name(), file.Name())))
 			}
 			fi, err := file.Info()
 			if errors.Is(err, fs.ErrNotExist) {

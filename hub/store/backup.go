@@ -119,7 +119,7 @@ func (s *Store) Backup(ctx context.Context, w io.Writer, o BackupOptions) (_ *Ma
 	a.mu.Lock()
 	if a.backups > 0 {
 		a.mu.Unlock()
-		return nil, fault.New(fault.Busy, "backup_running", op, ErrBackup)
+		return nil, fault.New(fault.Busy, "locked", op, ErrBackup)
 	}
 	a.backups++
 	a.mu.Unlock()
@@ -152,14 +152,14 @@ func (s *Store) Backup(ctx context.Context, w io.Writer, o BackupOptions) (_ *Ma
 
 	enc, err := age.Encrypt(w, to...)
 	if err != nil {
-		return nil, fault.New(fault.Unavailable, "write_failed", op, err)
+		return nil, fault.New(fault.Unavailable, "io_error", op, err)
 	}
 	p := &packer{ctx: ctx, tar: tar.NewWriter(enc), m: m}
 	if err := p.all(s, staging, digests, keys, o); err != nil {
 		return nil, classify(op, err)
 	}
 	if err := enc.Close(); err != nil {
-		return nil, fault.New(fault.Unavailable, "write_failed", op, err)
+		return nil, fault.New(fault.Unavailable, "io_error", op, err)
 	}
 	return m, nil
 }
@@ -348,7 +348,7 @@ func (p *packer) all(s *Store, staging string, digests map[canon.Digest]int64, k
 		}
 		// What is bad already must not be found out when it is needed.
 		if got := p.m.Files[len(p.m.Files)-1]; got.Digest != d || got.Size != digests[d] {
-			return fault.New(fault.Integrity, "artifact_corrupt", "read artifact "+d.String(), errors.New("its file has other content"))
+			return fault.New(fault.Integrity, "store_corrupt", "read artifact "+d.String(), errors.New("its file has other content"))
 		}
 	}
 	if o.StateDir != "" {

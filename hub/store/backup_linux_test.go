@@ -188,9 +188,9 @@ func TestBackupPassphrase(t *testing.T) {
 		t.Error(err)
 	}
 	_, err := VerifyBackup(ctx, bytes.NewReader(b), Unlock{Passphrase: "wrong horse"})
-	wants(t, err, fault.Denied, "backup_wrong_key")
+	wants(t, err, fault.Denied, "keys_locked")
 	_, err = h.verify(b)
-	wants(t, err, fault.Denied, "backup_wrong_key")
+	wants(t, err, fault.Denied, "keys_locked")
 	if _, err := Restore(ctx, bytes.NewReader(b), Unlock{Passphrase: "correct horse"}, filepath.Join(t.TempDir(), "r")); err != nil {
 		t.Error(err)
 	}
@@ -255,7 +255,7 @@ func TestBackupDamage(t *testing.T) {
 	c := bytes.Clone(b)
 	c[len(c)/2] ^= 1
 	_, err := Restore(context.Background(), bytes.NewReader(c), h.unlock(), dir)
-	wants(t, err, fault.Integrity, "backup_corrupt")
+	wants(t, err, fault.Integrity, "store_corrupt")
 	if es, err := os.ReadDir(filepath.Dir(dir)); err != nil || len(es) != 0 {
 		t.Errorf("something is left behind: %v, %v", es, err)
 	}
@@ -351,9 +351,9 @@ func TestBackupHolds(t *testing.T) {
 		if !during {
 			during = true
 			_, _, err := h.store.SweepArtifacts(ctx)
-			wants(t, err, fault.Busy, "backup_running")
+			wants(t, err, fault.Busy, "locked")
 			_, err = h.store.Backup(ctx, &bytes.Buffer{}, h.options())
-			wants(t, err, fault.Busy, "backup_running")
+			wants(t, err, fault.Busy, "locked")
 		}
 		return len(p), nil
 	})
@@ -390,7 +390,7 @@ func TestBackupCorrupt(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := h.store.Backup(context.Background(), &bytes.Buffer{}, h.options())
-	wants(t, err, fault.Integrity, "artifact_corrupt")
+	wants(t, err, fault.Integrity, "store_corrupt")
 	if err := os.WriteFile(path, []byte("output"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -138,10 +138,10 @@ func TestBackupVault(t *testing.T) {
 	if err := os.Rename(filepath.Join(first, "vault"), filepath.Join(newer, "vault")); err != nil {
 		t.Fatal(err)
 	}
-	if err := checkVault(newer, filepath.Join(newer, "trust")); fault.ReasonOf(err) != "vault_rolled_back" {
+	if err := checkVault(newer, filepath.Join(newer, "trust")); fault.ReasonOf(err) != "rolled_back" {
 		t.Errorf("checked: %v", err)
 	}
-	if _, err := opened(newer); fault.ReasonOf(err) != "vault_rolled_back" {
+	if _, err := opened(newer); fault.ReasonOf(err) != "rolled_back" {
 		t.Errorf("opened: %v", err)
 	}
 }

@@ -142,7 +142,7 @@ func (s *Store) CheckArtifacts(ctx context.Context) error {
 		if fault.KindOf(err) == fault.Integrity {
 			// It may have been swept since the list was made.
 			if _, gone := View(ctx, s, func(tx *Tx) (*Artifact, error) { return tx.artifact(d) }); fault.KindOf(gone) != fault.NotFound {
-				found = append(found, "artifact_corrupt: "+d.String())
+				found = append(found, "artifact "+d.String())
 			}
 			continue
 		}

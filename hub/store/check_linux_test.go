@@ -366,14 +366,14 @@ func TestArtifacts(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, _, err := s.OpenArtifact(ctx, a.Digest)
-		wants(t, err, fault.Integrity, "artifact_corrupt")
+		wants(t, err, fault.Integrity, "store_corrupt")
 		wants(t, s.CheckArtifacts(ctx), fault.Integrity, "store_corrupt")
 	}
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
 	_, _, err = s.OpenArtifact(ctx, a.Digest)
-	wants(t, err, fault.Integrity, "artifact_corrupt")
+	wants(t, err, fault.Integrity, "store_corrupt")
 	if err := os.Symlink("/etc/passwd", path); err != nil {
 		t.Fatal(err)
 	}

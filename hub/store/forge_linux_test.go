@@ -100,7 +100,7 @@ func TestBackupForged(t *testing.T) {
 		{"keys unannounced", []tar.Header{mark, entry("keys/k", ""), listing(t, entry("keys/k", ""))}},
 	} {
 		_, err := h.verify(h.forge(t, c.files...))
-		if fault.ReasonOf(err) != "backup_corrupt" {
+		if fault.ReasonOf(err) != "store_corrupt" {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
@@ -108,7 +108,7 @@ func TestBackupForged(t *testing.T) {
 		"journal/./x", "store/" + strings.Repeat("a", 300)} {
 		f := entry(name, "x")
 		dir := filepath.Join(t.TempDir(), "r")
-		if _, err := Restore(context.Background(), bytes.NewReader(h.forge(t, mark, f, listing(t, f))), h.unlock(), dir); fault.ReasonOf(err) != "backup_corrupt" {
+		if _, err := Restore(context.Background(), bytes.NewReader(h.forge(t, mark, f, listing(t, f))), h.unlock(), dir); fault.ReasonOf(err) != "store_corrupt" {
 			t.Errorf("%q: %v", name, err)
 		}
 		if es, err := os.ReadDir(filepath.Dir(dir)); err != nil || len(es) != 0 {
@@ -154,5 +154,5 @@ func TestBackupHostileDatabase(t *testing.T) {
 	wants(t, restore(db(h.store), art), fault.Integrity, "store_corrupt")
 	raw(t, h.store, `DROP TRIGGER evil`, `DROP TRIGGER tokens_stay`)
 	wants(t, restore(db(h.store), art), fault.Integrity, "store_corrupt")
-	wants(t, restore(art), fault.Integrity, "backup_corrupt")
+	wants(t, restore(art), fault.Integrity, "store_corrupt")
 }

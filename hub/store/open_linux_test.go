@@ -93,10 +93,10 @@ func TestOpenCleans(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, artifactDir, "aa", "notes"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	wants(t, s.Check(context.Background()), fault.Integrity, "artifact_corrupt")
+	wants(t, s.Check(context.Background()), fault.Integrity, "store_corrupt")
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
 	_, err := Open(dir, Options{})
-	wants(t, err, fault.Integrity, "artifact_corrupt")
+	wants(t, err, fault.Integrity, "store_corrupt")
 }

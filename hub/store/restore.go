@@ -55,8 +55,8 @@ func (u *Unlock) identities() ([]age.Identity, error) {
 
 // VerifyBackup reads a whole backup and every digest in it, and writes nothing.
 // A backup that is cut, changed or not what its manifest says is
-// fault.Integrity "backup_corrupt"; a wrong key is fault.Denied
-// "backup_wrong_key". That the content makes sense is found out by Restore.
+// fault.Integrity "store_corrupt"; a wrong key is fault.Denied
+// "keys_locked". That the content makes sense is found out by Restore.
 func VerifyBackup(ctx context.Context, r io.Reader, u Unlock) (*Manifest, error) {
 	return unpack(ctx, r, u, func(string, io.Reader) error { return nil })
 }
@@ -175,12 +175,13 @@ func unpack(ctx context.Context, r io.Reader, u Unlock, each func(name string, r
 		if _, ok := errors.AsType[*fault.Error](err); ok {
 			return err
 		}
-		return fault.New(fault.Integrity, "backup_corrupt", op, err).WithHint("use another copy or an earlier backup")
+		return fault.New(fault.Integrity, "store_corrupt", op, err).WithHint("use another copy or an earlier backup")
 	}
 	plain, err := age.Decrypt(&ctxReader{ctx: ctx, r: r}, ids...)
 	if err != nil {
 		if _, ok := errors.AsType[*age.NoIdentityMatchError](err); ok {
-			return nil, fault.New(fault.Denied, "backup_wrong_key", op, errors.New("it is not encrypted for this identity or passphrase"))
+			return nil, fault.New(fault.Denied, "keys_locked", op, errors.New("it is not encrypted for this identity or passphrase")).
+				WithHint("name the identity whose public key the backup was made for: --identity FILE")
 		}
 		return nil, corrupt(err)
 	}
@@ -353,7 +354,7 @@ func (w writerFault) Write(p []byte) (int, error) {
 func inspect(ctx context.Context, dir string, m *Manifest) (err error) {
 	const op = "inspect restored backup"
 	if _, err := os.Lstat(filepath.Join(dir, "store", dbFile)); err != nil { // Open would make an empty one
-		return fault.New(fault.Integrity, "backup_corrupt", op, errors.New("there is no database in it"))
+		return fault.New(fault.Integrity, "store_corrupt", op, errors.New("there is no database in it"))
 	}
 	s, err := Open(filepath.Join(dir, "store"), Options{})
 	if err != nil {
@@ -378,7 +379,7 @@ func inspect(ctx context.Context, dir string, m *Manifest) (err error) {
 		return err
 	}
 	if rep.Size != uint64(m.JournalSize) {
-		return fault.New(fault.Integrity, "backup_corrupt", op, fmt.Errorf("the journal has %d entries, the manifest says %d", rep.Size, m.JournalSize))
+		return fault.New(fault.Integrity, "store_corrupt", op, fmt.Errorf("the journal has %d entries, the manifest says %d", rep.Size, m.JournalSize))
 	}
 	if !vault.Exists(filepath.Join(dir, "vault")) {
 		return nil

@@ -69,7 +69,7 @@ func (tx *Tx) createRun(r *Run) error {
 // sessionBusy tells the one unique index that a change of state can hit.
 func sessionBusy(op string, err error) error {
 	if codeOf(err) == codeUnique {
-		return fault.New(fault.Busy, "session_busy", op, err).WithHint("wait for the session's active run, or cancel it")
+		return fault.New(fault.Busy, "locked", op, err).WithHint("wait for the session's active run, or cancel it")
 	}
 	return err
 }

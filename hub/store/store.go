@@ -24,7 +24,7 @@
 // Errors have kinds: fault.NotFound ("not_found" …), fault.Busy
 // ("version_conflict"), fault.Usage for what may not be stored, fault.Unavailable
 // ("disk_full", "io_error"), fault.BadState ("read_only",
-// "schema_too_new" …), fault.Integrity ("store_corrupt", "artifact_corrupt").
+// "schema_too_new" …), fault.Integrity ("store_corrupt", "store_corrupt").
 // When the disk is full or became read-only, reads still work.
 //
 // What it does not protect against: whoever runs as the owner of the state
@@ -110,7 +110,7 @@ func (tx *Tx) Runs(f RunFilter, p Page) ([]Run, error) { return tx.runs(f, p) }
 
 // UpdateRun sets State, Reason, Use, Started and Ended if r.Version is the
 // current one, and increments it. A second active run in a session is fault.Busy
-// "session_busy"; a run that has ended stays so: fault.Usage "run_ended".
+// "locked"; a run that has ended stays so: fault.Usage "run_ended".
 func (tx *Tx) UpdateRun(r *Run) error { return tx.updateRun(r) }
 
 // CreateStep adds a step to a run; indexes go up from 0 without gaps.
@@ -174,7 +174,7 @@ func (tx *Tx) ResolveApproval(id string, version int64, r Resolution) (*Approval
 }
 
 // UseApproval notes that a grant was made of an approved request. It can be done
-// once: fault.NotApproved "approval_used", "not_approved". It looks at
+// once: fault.NotApproved "not_approved", "not_approved". It looks at
 // no time: the grant did, and a note may come when the call has ended.
 func (tx *Tx) UseApproval(id string) error { return tx.useApproval(id) }
 

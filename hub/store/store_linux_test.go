@@ -228,7 +228,7 @@ func TestRuns(t *testing.T) {
 		wants(t, err, fault.NotFound, "not_found")
 	}
 	other.State = RunWaitingApproval
-	wants(t, s.Update(ctx, func(tx *Tx) error { return tx.UpdateRun(other) }), fault.Busy, "session_busy")
+	wants(t, s.Update(ctx, func(tx *Tx) error { return tx.UpdateRun(other) }), fault.Busy, "locked")
 	live := see(t, s, func(tx *Tx) ([]Run, error) {
 		return tx.Runs(RunFilter{States: []RunState{RunPending, RunInProgress}}, Page{OldestFirst: true})
 	})
@@ -463,7 +463,7 @@ func TestApprovals(t *testing.T) {
 	if err := use(a.ID); err != nil {
 		t.Fatal(err)
 	}
-	wants(t, use(a.ID), fault.NotApproved, "approval_used")
+	wants(t, use(a.ID), fault.NotApproved, "not_approved", "was used")
 	check(t, s)
 }
 

@@ -8,7 +8,7 @@ import (
 // TestTextOnce: an operation that an error came back from, and that wraps it again,
 // stands in the text once; kind and reason are those of the outer error.
 func TestTextOnce(t *testing.T) {
-	inner := New(Denied, "exceeds_own_permissions", "create token", errors.New("denied"))
+	inner := New(Denied, "permission_denied", "create token", errors.New("denied"))
 	for _, c := range []struct {
 		err  error
 		want string

@@ -87,14 +87,14 @@ func Take(state string, o Owner, name string) (*Cache, error) {
 			c.Close()
 			err = errors.New("it describes another cache")
 		case errors.Is(err, syscall.EWOULDBLOCK):
-			return nil, fault.New(fault.Busy, "cache_busy", op, errors.New("it is being removed")).WithHint("try again")
+			return nil, fault.New(fault.Busy, "locked", op, errors.New("it is being removed")).WithHint("try again")
 		}
 		if err != nil {
 			return nil, fault.New(fault.BadState, "state_io", op, err).WithHint("palyra caches rm removes it")
 		}
 		return c, nil
 	}
-	return nil, fault.New(fault.Busy, "cache_busy", op, errors.New("it is being made and removed")).WithHint("try again")
+	return nil, fault.New(fault.Busy, "locked", op, errors.New("it is being made and removed")).WithHint("try again")
 }
 
 func open(state, folder string, how int) (_ *Cache, err error) {
@@ -330,7 +330,7 @@ func Remove(state, folder string) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return fault.New(fault.NotFound, "not_found", op, nil).WithHint("palyra caches ls lists them")
 	case errors.Is(err, syscall.EWOULDBLOCK):
-		return fault.New(fault.Busy, "cache_busy", op, errors.New("a call uses it")).WithHint("wait for the call's end")
+		return fault.New(fault.Busy, "locked", op, errors.New("a call uses it")).WithHint("wait for the call's end")
 	case err != nil:
 		return fault.New(fault.BadState, "state_io", op, err)
 	}

@@ -134,7 +134,7 @@ func TestHeld(t *testing.T) {
 func TestRemove(t *testing.T) {
 	state, away := t.TempDir(), t.TempDir()
 	c := take(t, state, owner(), "go")
-	if err := Remove(state, c.ID); fault.ReasonOf(err) != "cache_busy" {
+	if err := Remove(state, c.ID); fault.ReasonOf(err) != "locked" {
 		t.Errorf("in use: %v", err)
 	}
 	c.Close()

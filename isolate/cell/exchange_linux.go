@@ -239,7 +239,7 @@ func (c *Client) await(q *question) (string, error) {
 func (c *Client) settleLocked(a *question) {
 	if x := a.asksFor; x != nil {
 		delete(c.pending, x.id)
-		x.lost = fault.New(fault.Internal, "cell_stuck", "run in palyra-cell", errors.New("the call does not end, though it was killed"))
+		x.lost = fault.New(fault.Internal, "cell_died", "run in palyra-cell", errors.New("the call does not end, though it was killed"))
 		x.wake()
 		return
 	}

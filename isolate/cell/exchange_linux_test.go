@@ -278,8 +278,8 @@ func TestOverdue(t *testing.T) {
 			if err := sys.SendPacket(fds[1], append([]byte{wire.OpReply}, answer...), nil); err != nil {
 				t.Fatal(err)
 			}
-			if err := <-waits; fault.ReasonOf(err) != "cell_stuck" {
-				t.Errorf("the run that does not end: %v, want cell_stuck", err)
+			if err := <-waits; fault.ReasonOf(err) != "cell_died" {
+				t.Errorf("the run that does not end: %v, want cell_died", err)
 			}
 		} else {
 			c.mu.Lock()

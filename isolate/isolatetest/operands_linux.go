@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"palyra/internal/canon"
@@ -111,8 +112,8 @@ func testOperands(t *testing.T, h *harness) {
 		t.Fatal(err)
 	}
 	o = <-done
-	if fault.KindOf(o.err) != fault.Integrity || fault.ReasonOf(o.err) != "operand_uncovered" || o.res == nil || o.res.Outcome != isolate.Failed {
-		t.Errorf("swapped during the run: %s, %v; want failed with operand_uncovered", o, o.err)
+	if fault.KindOf(o.err) != fault.Integrity || fault.ReasonOf(o.err) != "operand_moved" || o.res == nil || o.res.Outcome != isolate.Failed {
+		t.Errorf("swapped during the run: %s, %v; want failed with operand_moved", o, o.err)
 	}
 }
 
@@ -248,11 +249,11 @@ func (x *exchange) during(t *testing.T, h *harness) {
 	x.swap(t, dir, "deep/sub/in", "changed since")
 	tell()
 	o := <-done
-	want := "operand_moved"
+	want := "watch sealed operands: a file that was approved, or a folder above it, was moved"
 	if x.removed {
-		want = "operand_uncovered"
+		want = "look for sealed operands after the run: "
 	}
-	if fault.KindOf(o.err) != fault.Integrity || fault.ReasonOf(o.err) != want || o.res == nil || o.res.Outcome != isolate.Failed {
+	if fault.KindOf(o.err) != fault.Integrity || fault.ReasonOf(o.err) != "operand_moved" || !strings.HasPrefix(o.err.Error(), want) || o.res == nil || o.res.Outcome != isolate.Failed {
 		t.Errorf("exchanged and back during the run, when it saw %q: %s, %v; want failed with %s", seen[:n], o, o.err, want)
 	}
 }

@@ -318,7 +318,7 @@ func testStagedTogether(t *testing.T, h *harness) {
 	if other != h.runner { // else the subject has but one
 		c = of(other, "true")
 		c.spec.Limits.Wall = 300 * time.Millisecond
-		if o := c.run(); fault.ReasonOf(o.err) != "layer_busy" || o.res != nil {
+		if o := c.run(); fault.ReasonOf(o.err) != "locked" || o.res != nil {
 			t.Errorf("in another palyra-cell: %s, %v", o, o.err)
 		}
 	}

@@ -228,7 +228,7 @@ func (l *List) same(now *List) error {
 	if old {
 		return fault.New(fault.Busy, "changed", op, errors.New("it has changed on the host since the list was made"))
 	}
-	return fault.New(fault.Unavailable, "layer_changed", op, errors.New("it has changed in the layer since the list was made")).
+	return fault.New(fault.Unavailable, "changed", op, errors.New("it has changed in the layer since the list was made")).
 		WithHint("look at the changes and apply them again")
 }
 

@@ -81,7 +81,7 @@ func (l *Layer) PrepareUndo(ctx context.Context) (*Effect, error) {
 	})
 	if err != nil {
 		if fault.ReasonOf(err) == "" {
-			err = fault.New(fault.Unavailable, "layer_unreadable", fmt.Sprintf("undo layer %q", l.Name), err)
+			err = fault.New(fault.Unavailable, "io_error", fmt.Sprintf("undo layer %q", l.Name), err)
 		}
 		return nil, err
 	}
@@ -95,7 +95,7 @@ func (l *Layer) PrepareUndo(ctx context.Context) (*Effect, error) {
 			err = errors.New("it has another digest")
 		}
 		if err != nil {
-			return nil, fault.New(fault.Integrity, "layer_damaged", fmt.Sprintf("read the former %q", c.Path), err)
+			return nil, fault.New(fault.Integrity, "store_corrupt", fmt.Sprintf("read the former %q", c.Path), err)
 		}
 		return b, nil
 	}); err != nil {
@@ -133,7 +133,7 @@ func (e *Effect) pack(tool string, content func(c *Change, i int) ([]byte, error
 // contentBeneath reads a file that the list describes.
 func contentBeneath(dir *os.File, name string, n *Node) ([]byte, error) {
 	gone := func(err error) error {
-		return fault.New(fault.Unavailable, "layer_changed", fmt.Sprintf("read %q", toolproto.Escape(name)), err).WithHint("run it again")
+		return fault.New(fault.Unavailable, "changed", fmt.Sprintf("read %q", toolproto.Escape(name)), err).WithHint("run it again")
 	}
 	parent, base := path.Split(name)
 	at, err := sys.FolderBeneath(int(dir.Fd()), path.Join(".", parent))
@@ -221,7 +221,7 @@ func (l *Layer) record(file string) (*Record, error) {
 		err = r.check()
 	}
 	if err != nil {
-		return nil, fault.New(fault.Integrity, "layer_damaged", op, err).WithHint("palyra changes discard removes it")
+		return nil, fault.New(fault.Integrity, "store_corrupt", op, err).WithHint("palyra changes discard removes it")
 	}
 	return &r, nil
 }

@@ -174,8 +174,8 @@ func TestBeginRefuses(t *testing.T) {
 	}{
 		"host":     {func(workspace, _ string) { os.WriteFile(workspace+"/a", []byte("theirs"), 0o644) }, "changed"},
 		"gone":     {func(workspace, _ string) { os.Remove(workspace + "/a") }, "changed"},
-		"layer":    {func(_, upper string) { os.WriteFile(upper+"/a", []byte("newer"), 0o644) }, "layer_changed"},
-		"new name": {func(_, upper string) { os.WriteFile(upper+"/z", nil, 0o644) }, "layer_changed"},
+		"layer":    {func(_, upper string) { os.WriteFile(upper+"/a", []byte("newer"), 0o644) }, "changed"},
+		"new name": {func(_, upper string) { os.WriteFile(upper+"/z", nil, 0o644) }, "changed"},
 	} {
 		state, workspace, upper, _ := layered(t)
 		l, err := Open(state, "fix")

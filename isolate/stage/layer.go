@@ -38,7 +38,7 @@ type Info struct {
 
 // Busy is the error for a layer that another call uses.
 func Busy(name string) error {
-	return fault.New(fault.Busy, "layer_busy", fmt.Sprintf("use layer %q", name), errors.New("a call uses it")).
+	return fault.New(fault.Busy, "locked", fmt.Sprintf("use layer %q", name), errors.New("a call uses it")).
 		WithHint("wait for the call's end, or use a layer of another name")
 }
 

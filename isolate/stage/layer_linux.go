@@ -104,7 +104,7 @@ func (s Source) check(op string) error {
 
 func (l *Layer) over(op string, source Source) error {
 	if l.Source != source {
-		return fault.New(fault.Usage, "layer_elsewhere", op, fmt.Errorf("it lies over %q of user %d", l.Source.Path, l.Source.UID)).
+		return fault.New(fault.Usage, "workspace_unusable", op, fmt.Errorf("it lies over %q of user %d", l.Source.Path, l.Source.UID)).
 			WithHint("use another name, or the workspace that the layer was made for")
 	}
 	return nil
@@ -185,7 +185,7 @@ func readInfo(at, name string) (i Info, err error) {
 		err = errors.New("it describes another layer")
 	}
 	if err != nil {
-		return i, fault.New(fault.Integrity, "layer_damaged", op, err).WithHint("palyra changes discard removes it")
+		return i, fault.New(fault.Integrity, "store_corrupt", op, err).WithHint("palyra changes discard removes it")
 	}
 	return i, nil
 }

@@ -35,17 +35,17 @@ func TestTake(t *testing.T) {
 	if !l.Empty() || l.Name != "w" || l.Source.Path != ws {
 		t.Errorf("a new layer: %+v", l.Info)
 	}
-	if _, err := take(t, state, "w", ws); fault.ReasonOf(err) != "layer_busy" {
+	if _, err := take(t, state, "w", ws); fault.ReasonOf(err) != "locked" {
 		t.Errorf("twice: %v", err)
 	}
-	if err := Discard(state, "w", false); fault.ReasonOf(err) != "layer_busy" {
+	if err := Discard(state, "w", false); fault.ReasonOf(err) != "locked" {
 		t.Errorf("discarded while in use: %v", err)
 	}
 	if info, err := Describe(state, "w"); err != nil || info.Source.Path != ws {
 		t.Errorf("%+v, %v", info, err)
 	}
 	must(t, l.Close())
-	if _, err := take(t, state, "w", t.TempDir()); fault.ReasonOf(err) != "layer_elsewhere" {
+	if _, err := take(t, state, "w", t.TempDir()); fault.ReasonOf(err) != "workspace_unusable" {
 		t.Errorf("another workspace: %v", err)
 	}
 	l, err = take(t, state, "w", ws)
@@ -76,7 +76,7 @@ func TestDiscard(t *testing.T) {
 	}
 	must(t, l.Close())
 	must(t, os.WriteFile(filepath.Join(state, Folder, "w", infoFile), []byte("{}"), 0o600))
-	if _, err := Open(state, "w"); fault.ReasonOf(err) != "layer_damaged" {
+	if _, err := Open(state, "w"); fault.ReasonOf(err) != "store_corrupt" {
 		t.Errorf("damaged: %v", err)
 	}
 	must(t, Discard(state, "w", false))

@@ -115,7 +115,7 @@ func (p *patcher) side(dir int, name string, n *Node) (s *side, skip string, err
 		return nil, SkipLong, nil
 	}
 	changed := func(err error) error {
-		return fault.New(fault.Unavailable, "layer_changed", fmt.Sprintf("write patch at %q", name), err).
+		return fault.New(fault.Unavailable, "changed", fmt.Sprintf("write patch at %q", name), err).
 			WithHint("run it again")
 	}
 	parent := dir

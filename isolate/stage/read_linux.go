@@ -57,7 +57,7 @@ func unreadable(name string, err error) error {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return fault.New(fault.Canceled, "canceled", readOp, err)
 	}
-	f := fault.New(fault.Unavailable, "layer_unreadable", fmt.Sprintf("%s at %q", readOp, toolproto.Escape(name)), err)
+	f := fault.New(fault.Unavailable, "io_error", fmt.Sprintf("%s at %q", readOp, toolproto.Escape(name)), err)
 	if errors.Is(err, fs.ErrPermission) { // palyra isn't root, and the program is palyra's user
 		return f.WithHint("if a call took its owner's right to read it, another one gives it back: chmod -R u+rwX .; palyra changes discard throws the layer away")
 	}

@@ -253,7 +253,7 @@ func TestUnreadable(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	must(t, os.Mkdir(filepath.Join(p.up, "d"), 0))
-	if _, err := p.read(t, Limits{}); fault.ReasonOf(err) != "layer_unreadable" || !strings.Contains(fault.HintOf(err), "chmod -R u+rwX .") {
+	if _, err := p.read(t, Limits{}); fault.ReasonOf(err) != "io_error" || !strings.Contains(fault.HintOf(err), "chmod -R u+rwX .") {
 		t.Errorf("a folder: %v, hint %q", err, fault.HintOf(err))
 	}
 }
@@ -484,7 +484,7 @@ func TestPatchChanged(t *testing.T) {
 		must(t, err)
 		change(t, p)
 		up, low := p.open(t)
-		if _, err := l.Patch(t.Context(), new(bytes.Buffer), up, low, "", false); fault.ReasonOf(err) != "layer_changed" {
+		if _, err := l.Patch(t.Context(), new(bytes.Buffer), up, low, "", false); fault.ReasonOf(err) != "changed" {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

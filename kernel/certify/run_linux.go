@@ -437,7 +437,7 @@ func (t *test) call(ctx context.Context, r *runner, spec *isolate.Spec, stdin *o
 		if r.pool.Cells > 0 {
 			have, err := r.Expect(ctx, r.network, spec.Limits)
 			if err == nil && have.Waiting == 0 {
-				err = fault.New(fault.Refused, "no_waiting_cells", "wait for a cell", errNoneWait)
+				err = fault.New(fault.Refused, "cell_start", "wait for a cell", errNoneWait)
 			}
 			if err != nil {
 				return nil, nil, err

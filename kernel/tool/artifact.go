@@ -68,7 +68,7 @@ func (t *Table) part(ctx context.Context, who policy.Entity, d canon.Digest, off
 		}
 	}
 	if at != size || canon.Digest(h.Sum(nil)) != d {
-		return nil, 0, fault.New(fault.Integrity, "artifact_corrupt", op, fmt.Errorf("its content has another digest"))
+		return nil, 0, fault.New(fault.Integrity, "store_corrupt", op, fmt.Errorf("its content has another digest"))
 	}
 	return part, size, nil
 }

@@ -332,7 +332,7 @@ func TestCellArtifact(t *testing.T) {
 	if b.do(toolproto.ArtifactRead, obj{"digest": canon.Sum(binary).String(), "offset": 99}, &r); r.Length != 0 || r.NextOffset != 0 {
 		t.Errorf("behind the end: %+v", r)
 	}
-	for d, reason := range map[canon.Digest]string{bad: "artifact_corrupt", canon.Sum(nil): "not_found"} {
+	for d, reason := range map[canon.Digest]string{bad: "store_corrupt", canon.Sum(nil): "not_found"} {
 		if _, _, err := b.call(toolproto.ArtifactRead, obj{"digest": d.String()}); fault.ReasonOf(err) != reason {
 			t.Errorf("%s: %v, want %s", d, err, reason)
 		}

@@ -51,7 +51,7 @@ func expandChanges(ctx context.Context, t *Table, e *entry, _ policy.Entity, inp
 		return nil, err
 	}
 	if d := c.made.Record.Digest.String(); d != in.Digest {
-		return nil, fault.New(fault.Unavailable, "layer_changed", op, fmt.Errorf("its changes have the digest %s", d)).
+		return nil, fault.New(fault.Unavailable, "changed", op, fmt.Errorf("its changes have the digest %s", d)).
 			WithHint("look at the changes and apply them again")
 	}
 	in.ID = c.made.Record.ID

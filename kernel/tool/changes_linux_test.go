@@ -125,7 +125,7 @@ func TestChanges(t *testing.T) {
 	if len(q.Planted) != 2 || q.Planted[0].Path != ".envrc" || q.Workspace != s.Dir || q.ReadOnly {
 		t.Errorf("%+v", q)
 	}
-	if _, _, err := s.call(t, k, answer{yes: true}, toolproto.ChangesApply, canon.Sum(nil).String()); fault.ReasonOf(err) != "layer_changed" {
+	if _, _, err := s.call(t, k, answer{yes: true}, toolproto.ChangesApply, canon.Sum(nil).String()); fault.ReasonOf(err) != "changed" {
 		t.Errorf("another digest: %v", err)
 	}
 	if _, _, err := s.call(t, k, answer{yes: true}, toolproto.ChangesRecover, there); fault.ReasonOf(err) != "not_found" {

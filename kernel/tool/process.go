@@ -104,7 +104,7 @@ func (s *stopping) Close() {}
 // holding names the processes in the background that keep a layer from its readers.
 func (t *Table) holding(err error, layer string) error {
 	f, ok := err.(*fault.Error)
-	if !ok || fault.ReasonOf(err) != "layer_busy" || t.cfg.Processes == nil {
+	if !ok || fault.ReasonOf(err) != "locked" || t.cfg.Processes == nil {
 		return err
 	}
 	if ids := t.cfg.Processes.Holding(layer); len(ids) > 0 {

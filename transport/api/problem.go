@@ -74,26 +74,31 @@ var classes = map[fault.Kind]class{
 // that of the kind.
 var reasons = map[string]int{
 	"unauthenticated":             401,
-	"not_acceptable":              406,
-	"method_not_allowed":          405,
 	"json_too_large":              413,
 	"body_too_large":              413,
-	"unsupported_media_type":      415,
-	"range_not_satisfiable":       416,
-	"misdirected_host":            421,
 	"idempotency_key_reused":      422,
 	"version_conflict":            412,
-	"precondition_required":       428,
 	"too_many":                    429,
 	"quota":                       429,
 	"queue_full":                  503,
-	"http_version":                505,
-	"cross_origin":                403,
 	"idempotency_key_in_progress": 409,
 }
 
+// WithStatus returns err, for which HTTP has a status of its own. A client needs no more than that.
+func WithStatus(status int, err error) error { return statusError{err, status} }
+
+type statusError struct {
+	error
+	status int
+}
+
+func (e statusError) Unwrap() error { return e.error }
+
 // StatusOf returns the HTTP status for err.
 func StatusOf(err error) int {
+	if e, ok := errors.AsType[statusError](err); ok {
+		return e.status
+	}
 	if s, ok := reasons[fault.ReasonOf(err)]; ok {
 		return s
 	}

@@ -579,7 +579,7 @@ func TestBackup(t *testing.T) {
 	if _, err := hub.Backup.Do(ctx, c, nobody, hub.BackupTo{BackupRequest: hub.BackupRequest{}, W: io.Discard}); err == nil {
 		t.Error("a backup that broke off is taken for whole")
 	}
-	if _, err := hub.Backup.Do(ctx, c, nobody, hub.BackupTo{BackupRequest: hub.BackupRequest{Recipients: []string{"age1"}}, W: full{}}); fault.ReasonOf(err) != "write_failed" {
+	if _, err := hub.Backup.Do(ctx, c, nobody, hub.BackupTo{BackupRequest: hub.BackupRequest{Recipients: []string{"age1"}}, W: full{}}); fault.ReasonOf(err) != "io_error" {
 		t.Errorf("full disk: %v", err)
 	}
 }

@@ -109,7 +109,7 @@ func (c *Client) backup(ctx context.Context, r *request, w io.Writer) (info hub.
 	defer resp.Body.Close()
 	if _, err := io.Copy(sink{w}, resp.Body); err != nil {
 		if e, ok := errors.AsType[sinkError](err); ok {
-			return info, fault.New(fault.Unavailable, "write_failed", r.op, e.error)
+			return info, fault.New(fault.Unavailable, "io_error", r.op, e.error)
 		}
 		return info, c.lost(ctx, r.op, err)
 	}

@@ -85,7 +85,7 @@ func held(t *testing.T, h *local.Hub, c hub.Caller) (out []string) {
 		switch {
 		case err == nil:
 			out = append(out, p)
-		case fault.ReasonOf(err) != "exceeds_own_permissions":
+		case fault.ReasonOf(err) != "permission_denied":
 			t.Fatalf("%s: %v", p, err)
 		}
 	}
@@ -341,7 +341,7 @@ func TestClaims(t *testing.T) {
 			t.Errorf("%s: %d", body, a.status)
 		}
 	}
-	r.refused(r.sendTCP(post, "/api/v1/tokens", `{"name":"x","principal":"uid:0","scopes":["session.read"],"ttl_ns":3600000000000}`, auth, r.key()), 403, "exceeds_own_permissions")
+	r.refused(r.sendTCP(post, "/api/v1/tokens", `{"name":"x","principal":"uid:0","scopes":["session.read"],"ttl_ns":3600000000000}`, auth, r.key()), 403, "permission_denied")
 	r.refused(r.sendTCP(http.MethodPut, "/api/v1/members/"+c.User, `{"role":"owner"}`, auth, `If-Match: "v2"`), 403, "scope_missing")
 }
 

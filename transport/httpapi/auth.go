@@ -187,7 +187,7 @@ func checkHost(r *http.Request) error {
 	if slices.Contains(p.names, strings.ToLower(r.Host)) {
 		return nil
 	}
-	return usage("misdirected_host", "check host", fmt.Errorf("host %.80q is not served here", r.Host))
+	return answered(421, "check host", fmt.Errorf("host %.80q is not served here", r.Host))
 }
 
 // hostNames are the names of a TCP listener: its own address, and on loopback the usual

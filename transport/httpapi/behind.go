@@ -59,7 +59,7 @@ func speak(x *exchange) error {
 	if x.raw != nil {
 		for _, media := range []string{hub.MediaJSON, hub.MediaSSE} {
 			if _, err := accepts(x.r.Header, media); err != nil {
-				return fault.New(fault.Usage, "not_acceptable", "choose media type", errors.New("want Accept: application/json, text/event-stream"))
+				return answered(406, "choose media type", errors.New("want Accept: application/json, text/event-stream"))
 			}
 		}
 	}

@@ -385,13 +385,13 @@ func TestMCPRefused(t *testing.T) {
 	}{
 		{"no credential", r.agent("palyra_wrong"), [2]string{}, post, ping, 401, "unauthenticated"},
 		{"a name instead", r.agent("palyra_wrong"), [2]string{"X-Forwarded-User", "uid:0"}, post, ping, 401, "unauthenticated"},
-		{"another host", r.agent(apitest.OwnerToken), [2]string{"Host", "evil.example"}, post, ping, 421, "misdirected_host"},
-		{"another page", r.agent(apitest.OwnerToken), [2]string{"Origin", "http://evil.example"}, post, ping, 403, "cross_origin"},
+		{"another host", r.agent(apitest.OwnerToken), [2]string{"Host", "evil.example"}, post, ping, 421, "invalid_input"},
+		{"another page", r.agent(apitest.OwnerToken), [2]string{"Origin", "http://evil.example"}, post, ping, 403, "permission_denied"},
 		{"no session", r.agent(""), [2]string{}, post, ping, 400, "invalid_input"},
 		{"a session that isn't", r.agent(""), [2]string{"Mcp-Session-Id", "AAAA"}, post, ping, 404, "no_such_session"},
 		{"another's session", r.agent(apitest.OwnerToken), [2]string{"Mcp-Session-Id", mine.header["Mcp-Session-Id"]}, post, ping, 404, "no_such_session"},
 		{"to end another's", r.agent(apitest.OwnerToken), [2]string{"Mcp-Session-Id", mine.header["Mcp-Session-Id"]}, http.MethodDelete, "", 404, "no_such_session"},
-		{"to listen", mine, [2]string{}, get, "", 405, "method_not_allowed"},
+		{"to listen", mine, [2]string{}, get, "", 405, "invalid_input"},
 		{"a text", mine, [2]string{}, post, `hello`, 400, "json_"},
 		{"half", mine, [2]string{}, post, `{"jsonrpc":"2.0","id":1,`, 400, "json_"},
 		{"a batch", mine, [2]string{}, post, `[` + ping + `]`, 400, "json_"},
@@ -410,8 +410,8 @@ func TestMCPRefused(t *testing.T) {
 		{"versions that differ", coming, [2]string{}, post,
 			coming.line("tools/list", "{"+metaOf("2025-11-25")+"}"), 400, "does not match"},
 		{"no method of ours", mine, [2]string{}, post, `{"jsonrpc":"2.0","id":1,"method":"tools/steal"}`, 400, "tools/steal"},
-		{"JSON alone", mine, [2]string{"Accept", "application/json"}, post, ping, 406, "not_acceptable"},
-		{"no JSON", mine, [2]string{"Content-Type", "text/plain"}, post, ping, 415, "unsupported_media_type"},
+		{"JSON alone", mine, [2]string{"Accept", "application/json"}, post, ping, 406, "invalid_input"},
+		{"no JSON", mine, [2]string{"Content-Type", "text/plain"}, post, ping, 415, "invalid_input"},
 	} {
 		old := x.agent.header[x.change[0]]
 		x.agent.header[x.change[0]] = x.change[1]

@@ -38,7 +38,7 @@ func (x *exchange) content(a hub.Artifact) error {
 		case !ok: // more than one, or another unit: the whole is an answer too
 		case count <= 0:
 			h.Set("Content-Range", fmt.Sprintf("bytes */%d", info.Size))
-			return usage("range_not_satisfiable", "read artifact", fmt.Errorf("it has %d bytes", info.Size))
+			return answered(416, "read artifact", fmt.Errorf("it has %d bytes", info.Size))
 		default:
 			first, n, status = from, count, http.StatusPartialContent
 			h.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", first, first+n-1, info.Size))

@@ -126,7 +126,7 @@ func TestEndToEnd(t *testing.T) {
 		if err := json.Unmarshal(ev.Data, &a); err != nil {
 			t.Fatal(err)
 		}
-		r.refused(r.send(post, "/api/v1/approvals/"+a.ID+"/resolve", `{"approve":true}`), 428, "precondition_required")
+		r.refused(r.send(post, "/api/v1/approvals/"+a.ID+"/resolve", `{"approve":true}`), 428, "invalid_input")
 		r.want(r.send(post, "/api/v1/approvals/"+a.ID+"/resolve", `{"approve":true}`, "If-Match: "+etag(a.Version)), 200)
 		r.refused(r.send(post, "/api/v1/approvals/"+a.ID+"/resolve", `{"approve":false}`, "If-Match: "+etag(a.Version)), 412, "version_conflict")
 	}

@@ -141,7 +141,7 @@ func (x *exchange) precondition() (err error) {
 	match, none := x.r.Header.Values("If-Match"), x.r.Header.Values("If-None-Match")
 	switch {
 	case len(match)+len(none) == 0:
-		return usage("precondition_required", "read If-Match", nil).(*fault.Error).
+		return answered(428, "read If-Match", errors.New("want the version")).
 			WithHint("send If-Match with the ETag of the version that you saw")
 	case len(match) == 1 && len(none) == 0:
 		x.version, err = parseETag(match[0])
@@ -267,7 +267,7 @@ func (x *exchange) roomForBody(limit int64) error {
 }
 
 func checkContentType(h http.Header) error {
-	bad := usage("unsupported_media_type", "read body", errors.New("want Content-Type: application/json"))
+	bad := answered(415, "read body", errors.New("want Content-Type: application/json"))
 	ct := h.Values("Content-Type")
 	if len(ct) != 1 || len(h.Values("Content-Encoding")) > 0 {
 		return bad
@@ -312,5 +312,5 @@ func accepts(h http.Header, media ...string) (string, error) {
 			return m, nil
 		}
 	}
-	return "", usage("not_acceptable", "choose media type", fmt.Errorf("this operation has %s", strings.Join(media, ", ")))
+	return "", answered(406, "choose media type", fmt.Errorf("this operation has %s", strings.Join(media, ", ")))
 }

@@ -268,7 +268,7 @@ func (s *Server) register() {
 		header := strings.Join(methods, ", ")
 		s.mux.HandleFunc(p, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Allow", header)
-			s.refuse(w, r, nil, usage("method_not_allowed", "route request", fmt.Errorf("%s has %s", p, header)))
+			s.refuse(w, r, nil, answered(405, "route request", fmt.Errorf("%s has %s", p, header)))
 		})
 	}
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
@@ -320,7 +320,7 @@ func (s *Server) admit(r *http.Request) error {
 		return err
 	}
 	if err := s.origin.Check(r); err != nil {
-		return fault.New(fault.Denied, "cross_origin", "check origin", err)
+		return fault.New(fault.Denied, "permission_denied", "check origin", err)
 	}
 	if r.Method == http.MethodConnect || r.URL.Path == "" || path.Clean(r.URL.Path) != r.URL.Path {
 		return fault.New(fault.NotFound, "not_found", "route request", nil)
@@ -419,3 +419,8 @@ func idOf(r *http.Request) string {
 }
 
 func usage(reason, op string, err error) error { return fault.New(fault.Usage, reason, op, err) }
+
+// answered is a refusal that its status tells from others.
+func answered(status int, op string, err error) *fault.Error {
+	return fault.New(fault.Usage, "invalid_input", op, api.WithStatus(status, err))
+}

@@ -40,12 +40,12 @@ func TestBadBodies(t *testing.T) {
 		{"lone surrogate", `{"title":"\ud800"}`, "json_syntax", 400, nil},
 		{"bad UTF-8", "{\"title\":\"\xff\"}", "json_syntax", 400, nil},
 		{"BOM", "\ufeff" + ok, "json_syntax", 400, nil},
-		{"text", ok, "unsupported_media_type", 415, []string{"Content-Type: ", "Content-Type: text/plain"}},
-		{"form", ok, "unsupported_media_type", 415, []string{"Content-Type: ", "Content-Type: application/x-www-form-urlencoded"}},
-		{"no type", ok, "unsupported_media_type", 415, []string{"Content-Type: "}},
-		{"two types", ok, "unsupported_media_type", 415, []string{"Content-Type: application/json"}},
-		{"other charset", ok, "unsupported_media_type", 415, []string{"Content-Type: ", "Content-Type: application/json; charset=utf-16"}},
-		{"compressed", ok, "unsupported_media_type", 415, []string{"Content-Encoding: gzip"}},
+		{"text", ok, "invalid_input", 415, []string{"Content-Type: ", "Content-Type: text/plain"}},
+		{"form", ok, "invalid_input", 415, []string{"Content-Type: ", "Content-Type: application/x-www-form-urlencoded"}},
+		{"no type", ok, "invalid_input", 415, []string{"Content-Type: "}},
+		{"two types", ok, "invalid_input", 415, []string{"Content-Type: application/json"}},
+		{"other charset", ok, "invalid_input", 415, []string{"Content-Type: ", "Content-Type: application/json; charset=utf-16"}},
+		{"compressed", ok, "invalid_input", 415, []string{"Content-Encoding: gzip"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r.refused(r.send(post, "/api/v1/sessions", tt.body, append(tt.headers, r.key())...), tt.status, tt.reason)
@@ -214,13 +214,13 @@ func TestBrowsers(t *testing.T) {
 	owner := "Authorization: Bearer " + apitest.OwnerToken
 	port := r.tcp[strings.LastIndex(r.tcp, ":"):]
 	for _, host := range []string{"evil.example", "evil.example" + port, "127.0.0.1", "localhost:1", "127.0.0.1.evil.example" + port, "[::1]", "localhost" + port + "."} {
-		r.refused(r.sendTCP(get, "/livez", "", "Host: "+host), 421, "misdirected_host")
+		r.refused(r.sendTCP(get, "/livez", "", "Host: "+host), 421, "invalid_input")
 	}
 	for _, host := range []string{"localhost" + port, "LOCALHOST" + port, "127.0.0.1" + port, "[::1]" + port} {
 		r.want(r.sendTCP(get, "/livez", "", "Host: "+host), 200)
 	}
 	for _, h := range []string{"Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-site", "Origin: https://evil.example", "Origin: null"} {
-		r.refused(r.sendTCP(post, "/api/v1/resume", "", owner, h), 403, "cross_origin")
+		r.refused(r.sendTCP(post, "/api/v1/resume", "", owner, h), 403, "permission_denied")
 	}
 	a := r.want(r.sendTCP(post, "/api/v1/resume", "", owner, "Origin: http://"+r.tcp), 200)
 	if got := a.header.Get("Access-Control-Allow-Origin"); got != "" {

@@ -298,7 +298,7 @@ func readTape(x *exchange) error {
 		return err
 	}
 	if !x.r.ProtoAtLeast(1, 1) {
-		return usage("http_version", "read tape", errors.New("want HTTP/1.1"))
+		return answered(505, "read tape", errors.New("want HTTP/1.1"))
 	}
 	q, err := x.tapeQuery()
 	if err != nil {

@@ -181,7 +181,7 @@ func TestNobodyGetsInWithout(t *testing.T) {
 func TestWrongMethodsAndPaths(t *testing.T) {
 	r := newRig(t)
 	a := r.send(http.MethodPatch, "/api/v1/sessions", "")
-	r.refused(a, 405, "method_not_allowed")
+	r.refused(a, 405, "invalid_input")
 	if got := a.header.Get("Allow"); got != "POST, GET, HEAD" {
 		t.Errorf("Allow %q", got)
 	}

@@ -124,7 +124,7 @@ func Serve(ctx context.Context, cfg Config, in io.Reader, out io.Writer) error {
 		select {
 		case err = <-ended:
 		case <-late.C:
-			return fault.New(fault.Unavailable, "write_failed", "serve", errors.New("the client has left answers unread")).
+			return fault.New(fault.Unavailable, "io_error", "serve", errors.New("the client has left answers unread")).
 				WithHint("an agent reads standard output until that ends")
 		}
 	}

@@ -278,7 +278,7 @@ func TestUnread(t *testing.T) {
 				end(inW, cancel)
 				select {
 				case err := <-done:
-					if fault.ReasonOf(err) != "write_failed" || time.Since(start) > lastAnswers+cleanup {
+					if fault.ReasonOf(err) != "io_error" || time.Since(start) > lastAnswers+cleanup {
 						t.Errorf("after %v: %v", time.Since(start), err)
 					}
 				case <-time.After(time.Hour):

@@ -120,7 +120,7 @@ type Stream struct {
 func (s Stream) Write(b []byte) (int, error) {
 	n, err := s.W.Write(b)
 	if err != nil {
-		err = fault.New(fault.Unavailable, "write_failed", "write "+s.Name, err)
+		err = fault.New(fault.Unavailable, "io_error", "write "+s.Name, err)
 	}
 	return n, err
 }

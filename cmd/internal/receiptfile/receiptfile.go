@@ -61,7 +61,7 @@ func (f *File) Keep(receipt []byte, index uint64, perm fs.FileMode) error {
 		return nil
 	}
 	if err := durable.WriteIn(f.dir, filepath.Base(f.path), receipt, perm); err != nil {
-		return fault.New(fault.Unavailable, "write_failed", fmt.Sprintf("write receipt %q", f.path), err).
+		return fault.New(fault.Unavailable, "io_error", fmt.Sprintf("write receipt %q", f.path), err).
 			WithHint(fmt.Sprintf("the call is entry %d of the journal: palyra journal show %d", index, index))
 	}
 	return nil

@@ -61,7 +61,7 @@ func TestIsNotLedAway(t *testing.T) {
 
 	kept = open("folder.json")
 	must(os.MkdirAll(at("folder.json/x"), 0o755))
-	if err := kept.Keep([]byte("receipt"), 7, 0o644); fault.ReasonOf(err) != "write_failed" {
+	if err := kept.Keep([]byte("receipt"), 7, 0o644); fault.ReasonOf(err) != "io_error" {
 		t.Errorf("onto a folder: %v", err)
 	}
 	kept.Close()

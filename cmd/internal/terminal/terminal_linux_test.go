@@ -390,7 +390,7 @@ func TestShrinks(t *testing.T) {
 	if _, err := s.master.WriteString(code[:4] + "\n"); err != nil {
 		t.Fatal(err)
 	}
-	if r := <-got; r.Approved || fault.ReasonOf(r.err) != "screen_too_small" || !strings.Contains(r.err.Error(), "5 rows of 20 columns") || fault.HintOf(r.err) == "" {
+	if r := <-got; r.Approved || fault.ReasonOf(r.err) != "no_approver" || !strings.Contains(r.err.Error(), "5 rows of 20 columns") || fault.HintOf(r.err) == "" {
 		t.Errorf("%+v, %v", r.Answer, r.err)
 	}
 }

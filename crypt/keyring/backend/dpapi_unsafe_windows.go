@@ -53,7 +53,7 @@ func (protected) write(_ context.Context, name string, value []byte) error {
 		f, err = os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	}
 	if errors.Is(err, fs.ErrExist) {
-		return fault.New(fault.BadState, "vault_exists", op, errors.New("the file is there already")).WithHint("move it away, or name another")
+		return fault.New(fault.BadState, "exists", op, errors.New("the file is there already")).WithHint("move it away, or name another")
 	}
 	if err == nil {
 		_, err = f.Write(sealed)

@@ -31,7 +31,7 @@ func TestDPAPI(t *testing.T) {
 		t.Fatal(err)
 	}
 	same(t, got, id)
-	wantReason(t, keep(ctx, p, id, asking), "vault_exists")
+	wantReason(t, keep(ctx, p, id, asking), "exists")
 	b, err := os.ReadFile(p.Name)
 	if err != nil || bytes.Contains(b, []byte("palyra-identity")) {
 		t.Errorf("the file has the identity in clear: %v", err)

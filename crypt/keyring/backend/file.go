@@ -24,7 +24,7 @@ func (s files) write(_ context.Context, name string, value []byte) error {
 	// with a rename, so that there is never a part of it.
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
-		return fault.New(fault.BadState, "vault_exists", op, errors.New("the file is there already")).WithHint("move it away, or name another")
+		return fault.New(fault.BadState, "exists", op, errors.New("the file is there already")).WithHint("move it away, or name another")
 	}
 	if err == nil {
 		err = f.Close()

@@ -89,7 +89,7 @@ func (security) fault(op string, err error) error {
 	case errSecItemNotFound:
 		return fault.Mark(fault.New(fault.BadState, "state_missing", op, errors.New("there is none")), fs.ErrNotExist)
 	case errSecDuplicateItem:
-		return fault.New(fault.BadState, "vault_exists", op, errors.New("one is there already"))
+		return fault.New(fault.BadState, "exists", op, errors.New("one is there already"))
 	case errSecInteractionNotAllowed, errSecAuthFailed:
 		return locked(op, "security unlock-keychain")
 	case errSecNoDefaultKeychain:

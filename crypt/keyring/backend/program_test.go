@@ -51,7 +51,7 @@ func TestKeychain(t *testing.T) {
 	if err := k.write(ctx, "NAME", []byte(value)); err != nil {
 		t.Fatal(err)
 	}
-	wantReason(t, k.write(ctx, "NAME", []byte("other")), "vault_exists")
+	wantReason(t, k.write(ctx, "NAME", []byte("other")), "exists")
 	if b, err := k.read(ctx, "NAME"); err != nil || string(b) != value {
 		t.Errorf("%q, %v", b, err)
 	}
@@ -118,7 +118,7 @@ func TestCreds(t *testing.T) {
 	if err := c.write(ctx, name, []byte("the value")); err != nil {
 		t.Fatal(err)
 	}
-	wantReason(t, c.write(ctx, name, []byte("other")), "vault_exists")
+	wantReason(t, c.write(ctx, name, []byte("other")), "exists")
 	if b, err := c.read(ctx, name); err != nil || string(b) != "the value" {
 		t.Errorf("%q, %v", b, err)
 	}
@@ -232,7 +232,7 @@ func TestFile(t *testing.T) {
 			t.Errorf("%s: %v, %v", path, fi.Mode(), err)
 		}
 	}
-	wantReason(t, s.write(ctx, name, []byte("other")), "vault_exists")
+	wantReason(t, s.write(ctx, name, []byte("other")), "exists")
 	if b, err := s.read(ctx, name); err != nil || string(b) != "value" {
 		t.Errorf("%q, %v", b, err)
 	}
@@ -257,5 +257,5 @@ func TestFile(t *testing.T) {
 	if err := os.Symlink("elsewhere", link); err != nil {
 		t.Fatal(err)
 	}
-	wantReason(t, s.write(ctx, link, []byte("x")), "vault_exists")
+	wantReason(t, s.write(ctx, link, []byte("x")), "exists")
 }

@@ -139,7 +139,7 @@ func (k *Keeper) Init(ctx context.Context, p record.Place, allowBeside bool) (_ 
 	}
 	if k.rec != nil {
 		if at := k.rec.At; at.Backend != p.Backend || at.Name != p.Name && at.Backend == record.File {
-			return nil, fault.New(fault.BadState, "vault_exists", fmt.Sprintf("make vault %q", k.dir), fmt.Errorf("an interrupted vault init has kept an identity in %s", at)).
+			return nil, fault.New(fault.BadState, "exists", fmt.Sprintf("make vault %q", k.dir), fmt.Errorf("an interrupted vault init has kept an identity in %s", at)).
 				WithHint("name that: --backend " + string(at.Backend))
 		}
 		return load(ctx, *k.rec.At)
@@ -203,7 +203,7 @@ func (k *Keeper) free(ctx context.Context, p record.Place) error {
 		return nil
 	}
 	if err == nil {
-		err = fault.New(fault.BadState, "vault_exists", fmt.Sprintf("keep identity in %s", p), errors.New("one is there already")).
+		err = fault.New(fault.BadState, "exists", fmt.Sprintf("keep identity in %s", p), errors.New("one is there already")).
 			WithHint("move it away, or name another place")
 	}
 	return err

@@ -223,7 +223,7 @@ func TestMigrate(t *testing.T) {
 	}
 	same(t, again, id)
 	_, err = k.Init(ctx, at("c"), false)
-	wantReason(t, err, "vault_exists")
+	wantReason(t, err, "exists")
 
 	wantReason(t, k.Migrate(ctx, nil, at("state/key"), false), "unsafe_file")
 	if err := os.Symlink(filepath.Join(home, "state"), filepath.Join(home, "link")); err != nil {
@@ -233,7 +233,7 @@ func TestMigrate(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(home, "taken"), []byte("another's"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	wantReason(t, k.Migrate(ctx, nil, at("taken"), false), "vault_exists")
+	wantReason(t, k.Migrate(ctx, nil, at("taken"), false), "exists")
 	if b, err := os.ReadFile(filepath.Join(home, "taken")); err != nil || string(b) != "another's" {
 		t.Errorf("another's file is %q, %v", b, err)
 	}

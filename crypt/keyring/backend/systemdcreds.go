@@ -76,7 +76,7 @@ func (c creds) write(ctx context.Context, name string, value []byte) error {
 		return absent(op, errors.New("there is no systemd-creds"), "systemd 250 or newer has it")
 	}
 	if _, err := os.Lstat(name); err == nil {
-		return fault.New(fault.BadState, "vault_exists", op, errors.New("the file is there already")).WithHint("move it away")
+		return fault.New(fault.BadState, "exists", op, errors.New("the file is there already")).WithHint("move it away")
 	}
 	out, err := run(ctx, op, value, c.program, append([]string{"encrypt", "--name=" + Credential}, append(userFlag(), "-", "-")...)...)
 	if err != nil {

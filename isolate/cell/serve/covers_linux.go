@@ -232,17 +232,17 @@ func (c *covers) told() error {
 	}
 	now, err := sys.Told(c.inotify)
 	if err != nil {
-		return fault.New(fault.Integrity, "operand_unwatched", watchOp, err)
+		return fault.New(fault.Integrity, "operand_moved", watchOp, err)
 	}
 	c.events |= now
-	reason, what := "operand_uncovered", "removed"
+	what := "removed"
 	if c.events&sys.Renamed != 0 {
-		reason, what = "operand_moved", "moved"
+		what = "moved"
 	}
 	if c.events == 0 {
 		return nil
 	}
-	return fault.New(fault.Integrity, reason, watchOp, fmt.Errorf("a file that was approved, or a folder above it, was %s while the program ran", what)).
+	return fault.New(fault.Integrity, "operand_moved", watchOp, fmt.Errorf("a file that was approved, or a folder above it, was %s while the program ran", what)).
 		WithHint(othersHint)
 }
 
@@ -255,18 +255,18 @@ func (c *covers) check() error {
 	const op = "look for sealed operands after the run"
 	table, err := mountsOf(c.ns)
 	if err != nil {
-		return fault.New(fault.Integrity, "operand_unwatched", op, err)
+		return fault.New(fault.Integrity, "operand_moved", op, err)
 	}
 	moved := inPlace(c.root, c.paths, c.places)
 	if err := c.told(); err != nil {
 		return err
 	}
 	if moved != nil {
-		return fault.New(fault.Integrity, "operand_uncovered", op, moved).WithHint(othersHint)
+		return fault.New(fault.Integrity, "operand_moved", op, moved).WithHint(othersHint)
 	}
 	for id, path := range c.mounts {
 		if table[id] != path {
-			return fault.New(fault.Integrity, "operand_uncovered", op, fmt.Errorf("the copy over %q is gone: the file was replaced while the program ran", path)).
+			return fault.New(fault.Integrity, "operand_moved", op, fmt.Errorf("the copy over %q is gone: the file was replaced while the program ran", path)).
 				WithHint(othersHint)
 		}
 	}

@@ -148,7 +148,7 @@ func (r *run) awaitLayer(l *layer) error {
 	case <-r.stop:
 		return fault.New(fault.Canceled, "canceled", layerOp, nil)
 	case <-late.C:
-		return fault.New(fault.Busy, "layer_busy", layerOp, errors.New("another call is still mounting it"))
+		return fault.New(fault.Busy, "locked", layerOp, errors.New("another call is still mounting it"))
 	}
 }
 
@@ -233,7 +233,7 @@ func (r *run) lockWork(folder int) (*os.File, error) {
 		}
 		if r.cause() != nil || r.left(time.Hour) == 0 || time.Now().After(over) {
 			f.Close()
-			return nil, fault.New(fault.Busy, "layer_busy", layerOp, errors.New("another palyra-cell has it mounted")).
+			return nil, fault.New(fault.Busy, "locked", layerOp, errors.New("another palyra-cell has it mounted")).
 				WithHint("wait for the call's end, or use a layer of another name")
 		}
 	}

@@ -61,8 +61,8 @@ func TestAwaitLayer(t *testing.T) {
 	t.Run("late", func(t *testing.T) {
 		s := newServer()
 		mounting(s)
-		if err := begin(s, 2, 0).joinLayer(); fault.ReasonOf(err) != "layer_busy" {
-			t.Errorf("%v, want layer_busy", err)
+		if err := begin(s, 2, 0).joinLayer(); fault.ReasonOf(err) != "locked" {
+			t.Errorf("%v, want locked", err)
 		}
 	})
 	for _, abandoned := range []bool{true, false} {

@@ -57,7 +57,7 @@ func TestReapFails(t *testing.T) {
 			r := &run{s: s, id: 7, spec: new(isolate.Spec), leaf: c.leaf, deadline: time.Now().Add(time.Hour)}
 			p := goneProcess(t, r)
 			res, err := p.finish(c.early)
-			if fault.ReasonOf(err) != "cell_reap" || res == nil || res.Outcome != c.outcome || (res.Evidence == nil) != (c.outcome == isolate.Unknown) {
+			if fault.ReasonOf(err) != "cell_died" || res == nil || res.Outcome != c.outcome || (res.Evidence == nil) != (c.outcome == isolate.Unknown) {
 				t.Fatalf("finish: %+v, %v", res, err)
 			}
 			(&worker{thread: thread{s: s}}).reply(r, res, err)
@@ -69,7 +69,7 @@ func TestReapFails(t *testing.T) {
 			} else if err := wire.Decode(b[1:n], &got); err != nil {
 				t.Fatal(err)
 			}
-			if got.ID != 7 || got.Result == nil || got.Result.Outcome != c.outcome || got.Error == nil || got.Error.Reason != "cell_reap" || !strings.Contains(got.Error.Text, "wait") {
+			if got.ID != 7 || got.Result == nil || got.Result.Outcome != c.outcome || got.Error == nil || got.Error.Reason != "cell_died" || !strings.Contains(got.Error.Text, "wait") {
 				t.Errorf("the client is told %+v, %+v, %v", got.Result, got.Error, err)
 			}
 		})

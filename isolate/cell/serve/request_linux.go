@@ -21,7 +21,7 @@ func (s *server) permitted(op string, r *wire.Request, spec *isolate.Spec, diges
 		return refuse("grant_invalid", op, err)
 	}
 	if err := s.verifier.Verify(g, spec.Capsule, digest); err != nil {
-		return refuse(grantReason(err), op, err)
+		return refuse("grant_invalid", op, err)
 	}
 	return nil
 }
@@ -106,18 +106,6 @@ func (s *server) admit(op string, r *wire.Request, fds []int) (*isolate.Spec, ca
 		return wrong(err)
 	}
 	return spec, canon.Sum(b), f, nil
-}
-
-func grantReason(err error) string {
-	switch {
-	case errors.Is(err, grant.ErrMismatch):
-		return "grant_mismatch"
-	case errors.Is(err, grant.ErrExpired):
-		return "grant_expired"
-	case errors.Is(err, grant.ErrReplayed):
-		return "grant_replayed"
-	}
-	return "grant_invalid"
 }
 
 // checkStreams refuses sockets of the host as standard streams where the filter lets the program

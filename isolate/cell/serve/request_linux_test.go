@@ -33,11 +33,11 @@ func TestOtherForms(t *testing.T) {
 	a := authz.New(set, key)
 	for _, c := range []struct{ from, to, want string }{
 		{"", "", ""},
-		{`{"argv"`, ` {"argv"`, "grant_mismatch"},
-		{`"workspace":null}`, `"workspace":null} `, "grant_mismatch"},
-		{`"<&>"`, `"\u003c&>"`, "grant_mismatch"},
-		{`"operands"`, `"network":"","operands"`, "grant_mismatch"},
-		{`"cwd":"/workspace"`, `"cwd_inode":"","cwd":"/workspace"`, "grant_mismatch"},
+		{`{"argv"`, ` {"argv"`, "grant_invalid"},
+		{`"workspace":null}`, `"workspace":null} `, "grant_invalid"},
+		{`"<&>"`, `"\u003c&>"`, "grant_invalid"},
+		{`"operands"`, `"network":"","operands"`, "grant_invalid"},
+		{`"cwd":"/workspace"`, `"cwd_inode":"","cwd":"/workspace"`, "grant_invalid"},
 		{`"version":1`, `"version":1,"version":1`, "cell_protocol"},
 		{`"version":1`, `"Version":1`, "cell_protocol"},
 	} {

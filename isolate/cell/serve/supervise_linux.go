@@ -80,7 +80,7 @@ func (p *process) finish(early error) (*isolate.Result, error) {
 	p.mu.Unlock()
 	user, system, rerr := p.usage()
 	if rerr != nil {
-		rerr = fault.New(fault.Internal, "cell_reap", "reap cell", rerr)
+		rerr = fault.New(fault.Internal, "cell_died", "reap cell", rerr)
 		if early == nil {
 			// The program was let go, and we did not see its end.
 			return &isolate.Result{Outcome: isolate.Unknown}, rerr

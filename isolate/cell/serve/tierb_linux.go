@@ -20,7 +20,7 @@ func (r *run) prepareB() error {
 	switch w := r.spec.Workspace; {
 	case r.s.root && w != nil && !w.ReadOnly:
 		if w.UID == 0 {
-			return refuse("workspace_refused", fmt.Sprintf("use workspace %q", w.Source), errors.New("it belongs to root, which tier B must not become")).
+			return refuse("workspace_unusable", fmt.Sprintf("use workspace %q", w.Source), errors.New("it belongs to root, which tier B must not become")).
 				WithHint("use tier C, which maps the owner, or give the directory to another user")
 		}
 		uid, gid = w.UID, w.GID

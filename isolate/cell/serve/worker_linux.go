@@ -204,7 +204,7 @@ func (w *worker) call(r *wire.Request, x *run, fds []int) (*isolate.Result, erro
 		case <-x.stop:
 			return nil, fault.New(fault.Canceled, "canceled", op, nil)
 		case <-late.C:
-			return nil, fault.New(fault.Timeout, "cell_busy", op, errors.New("its time passed before it started: tier B runs one call at a time"))
+			return nil, fault.New(fault.Timeout, "timeout", op, errors.New("its time passed before it started: tier B runs one call at a time"))
 		}
 	}
 	return x.do()

@@ -41,7 +41,7 @@ func (h *Hub) getPairing(_ context.Context, _ hub.Caller, q hub.PairingQuery) (h
 
 func (h *Hub) approvePairing(_ context.Context, _ hub.Caller, in hub.PairingApproval) (hub.Pairing, error) {
 	if in.Digits != PairingDigits {
-		return hub.Pairing{}, fault.New(fault.Denied, "digits_differ", "approve pairing", nil)
+		return hub.Pairing{}, fault.New(fault.Denied, "pairing_over", "approve pairing", nil)
 	}
 	return pairing(in.ID, "issued")
 }

@@ -318,8 +318,8 @@ func TestWrite(t *testing.T) {
 		{"append", obj{"mode": "append"}, toolproto.Done, "", "old\nnew\n", "modified"},
 		{"append to nothing", obj{"path": "g", "mode": "append"}, toolproto.Done, "", "old\n", "created"},
 		{"expected", obj{"mode": "overwrite", "expected_digest": digest}, toolproto.Done, "", "new\n", "modified"},
-		{"not expected", obj{"mode": "append", "expected_digest": canon.Sum(nil).String()}, toolproto.Conflict, "digest_mismatch", "old\n", ""},
-		{"expected and not there", obj{"path": "g", "mode": "overwrite", "expected_digest": digest}, toolproto.Conflict, "digest_mismatch", "old\n", ""},
+		{"not expected", obj{"mode": "append", "expected_digest": canon.Sum(nil).String()}, toolproto.Conflict, "changed", "old\n", ""},
+		{"expected and not there", obj{"path": "g", "mode": "overwrite", "expected_digest": digest}, toolproto.Conflict, "changed", "old\n", ""},
 		{"folder in the way", obj{"path": "f/g", "mode": "create", "parents": true}, toolproto.Failed, "wrong_type", "old\n", ""},
 		{"is a folder", obj{"path": "d", "mode": "overwrite"}, toolproto.Failed, "wrong_type", "old\n", ""},
 	} {

@@ -75,10 +75,10 @@ func expect(in *toolproto.WriteFileInput, c *change) error {
 	}
 	op := fmt.Sprintf("write %q", c.to)
 	if c.op == patch.Create {
-		return fault.New(fault.Busy, "digest_mismatch", op, fmt.Errorf("there is no such file"))
+		return fault.New(fault.Busy, "changed", op, fmt.Errorf("there is no such file"))
 	}
 	if got := sum(c.former).String(); got != in.ExpectedDigest {
-		return fault.New(fault.Busy, "digest_mismatch", op, fmt.Errorf("holds %s", got))
+		return fault.New(fault.Busy, "changed", op, fmt.Errorf("holds %s", got))
 	}
 	return nil
 }
