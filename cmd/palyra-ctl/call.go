@@ -69,7 +69,8 @@ func (a *app) call(ctx context.Context, inv *command.Invocation) (*result, error
 		}
 		return a.called(ctx, h, &r, p, kept)
 	}
-	r, err := a.makes(ctx, h, hub.NewRun{Session: session, Steps: []hub.Step{step}, Staged: inv.Has("staged"), Parallel: inv.Has("parallel"), IdempotencyKey: key, Budget: callBudget(inv)}, p, nil)
+	r, over, err := a.makes(ctx, h, hub.NewRun{Session: session, Steps: []hub.Step{step}, Staged: inv.Has("staged"), Parallel: inv.Has("parallel"), IdempotencyKey: key, Budget: callBudget(inv)}, p, nil)
+	defer over()
 	if err != nil {
 		return nil, err
 	}
@@ -78,16 +79,18 @@ func (a *app) call(ctx context.Context, inv *command.Invocation) (*result, error
 	return a.called(end, h, r, p, kept)
 }
 
-// makes makes a run, in a session of its own if none is named, and follows it to its end.
-func (a *app) makes(ctx context.Context, h hub.Hub, n hub.NewRun, p *printer, ask asker) (*hub.Run, error) {
+// makes makes a run, in a session of its own if none is named, and follows it to its end. over ends
+// that session, and the run's artifacts go with it: the caller has read them by then.
+func (a *app) makes(ctx context.Context, h hub.Hub, n hub.NewRun, p *printer, ask asker) (r *hub.Run, over func(), err error) {
 	gone := false // palyrad doesn't answer any more
+	over = func() {}
 	if n.Session == "" {
 		s, err := hub.CreateSession.Do(ctx, h, hub.Caller{}, hub.NewSession{Title: "palyra call"})
 		if err != nil {
-			return nil, err
+			return nil, over, err
 		}
 		n.Session = s.ID
-		defer func() {
+		over = func() {
 			if gone {
 				return
 			}
@@ -95,33 +98,33 @@ func (a *app) makes(ctx context.Context, h hub.Hub, n hub.NewRun, p *printer, as
 			defer cancel()
 			// An open, empty session does no harm.
 			_, _ = hub.EndSession.Do(end, h, hub.Caller{}, hub.SessionChange{ID: s.ID, Version: 0})
-		}()
+		}
 	}
-	r, err := hub.StartRun.Do(ctx, h, hub.Caller{}, n)
+	made, err := hub.StartRun.Do(ctx, h, hub.Caller{}, n)
 	if err != nil {
-		return nil, err
+		return nil, over, err
 	}
-	if err := a.follow(ctx, h, r.ID, p, ask); err != nil {
+	if err := a.follow(ctx, h, made.ID, p, ask); err != nil {
 		if reason := fault.ReasonOf(err); reason == "daemon_unreachable" || reason == "connection_lost" {
 			gone = true
-			return nil, fault.New(fault.Unavailable, reason, "follow run "+r.ID, err).
-				WithHint("it may have run: palyra runs show " + r.ID + " says what became of it, once palyrad answers")
+			return nil, over, fault.New(fault.Unavailable, reason, "follow run "+made.ID, err).
+				WithHint("it may have run: palyra runs show " + made.ID + " says what became of it, once palyrad answers")
 		}
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
 		defer cancel()
-		if _, cerr := hub.CancelRun.Do(end, h, hub.Caller{}, r.ID); cerr != nil {
-			return nil, errors.Join(err, cerr)
+		if _, cerr := hub.CancelRun.Do(end, h, hub.Caller{}, made.ID); cerr != nil {
+			return nil, over, errors.Join(err, cerr)
 		}
 		if ctx.Err() == nil {
-			return nil, err
+			return nil, over, err
 		}
 	}
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
 	defer cancel()
-	if r, err = hub.GetRun.Do(end, h, hub.Caller{}, r.ID); err != nil {
-		return nil, err
+	if made, err = hub.GetRun.Do(end, h, hub.Caller{}, made.ID); err != nil {
+		return nil, over, err
 	}
-	return &r, nil
+	return &made, over, nil
 }
 
 // callBackground starts a program and doesn't wait for its end. One that has ended already, or that

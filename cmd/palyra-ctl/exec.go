@@ -128,7 +128,8 @@ func (a *app) execCall(ctx context.Context, inv *command.Invocation, p *printer)
 		return nil, nil, err
 	}
 	n.Steps = []hub.Step{{Tool: "process.run", Input: in}}
-	r, err := a.makes(ctx, h, n, p, func(ctx context.Context, id string) { a.askHere(ctx, h, id) })
+	r, over, err := a.makes(ctx, h, n, p, func(ctx context.Context, id string) { a.askHere(ctx, h, id) })
+	defer over()
 	if fault.ReasonOf(err) == "body_too_large" {
 		err = fault.New(fault.KindOf(err), "body_too_large", op, err).WithHint("limits.body in palyrad.toml bounds a request; or: " + byItself)
 	}
