@@ -113,11 +113,11 @@ func TestUsesRefused(t *testing.T) {
 		"no use":                {func(p *Proposal) { p.EgressSecrets = []string{"TOKEN"} }, "invalid_input"},
 		"an address":            {func(p *Proposal) { p.EgressInspect = []string{"192.0.2.1:443"} }, "invalid_input"},
 		"void":                  {func(p *Proposal) { p.Network = isolate.NetworkVoid }, "invalid_input"},
-		"the variable is set":   {func(p *Proposal) { p.Env = []string{"TOKEN=x"} }, "env_refused"},
-		"roots of the caller's": {func(p *Proposal) { p.Env = []string{"SSL_CERT_FILE=/workspace/ca.pem"} }, "env_refused"},
-		"roots of every call":   {func(p *Proposal) { *p = *using("SSL_CERT_FILE=vault://global/npm header:x a.example:443") }, "env_refused"},
-		"PATH":                  {func(p *Proposal) { *p = *using("PATH=vault://global/npm header:x a.example:443") }, "env_refused"},
-		"a loader's":            {func(p *Proposal) { *p = *using("LD_PRELOAD=vault://global/npm header:x a.example:443") }, "env_refused"},
+		"the variable is set":   {func(p *Proposal) { p.Env = []string{"TOKEN=x"} }, "invalid_input"},
+		"roots of the caller's": {func(p *Proposal) { p.Env = []string{"SSL_CERT_FILE=/workspace/ca.pem"} }, "invalid_input"},
+		"roots of every call":   {func(p *Proposal) { *p = *using("SSL_CERT_FILE=vault://global/npm header:x a.example:443") }, "invalid_input"},
+		"PATH":                  {func(p *Proposal) { *p = *using("PATH=vault://global/npm header:x a.example:443") }, "invalid_input"},
+		"a loader's":            {func(p *Proposal) { *p = *using("LD_PRELOAD=vault://global/npm header:x a.example:443") }, "invalid_input"},
 		"two versions": {func(p *Proposal) {
 			*p = *using(useNPM, "TOKEN=vault://global/npm header:authorization z.example:443 form:npm_")
 			p.uses[1].Version++
@@ -136,7 +136,7 @@ func TestUsesRefused(t *testing.T) {
 	// A variable that leads to the authority of another call would be shown to no approver.
 	p := proposal("/bin/true")
 	p.Env = isolate.RootsEnv()[len(isolate.RootsEnv())-1:]
-	if _, err := seal(t.Context(), p, nil, "", nil); fault.ReasonOf(err) != "env_refused" {
+	if _, err := seal(t.Context(), p, nil, "", nil); fault.ReasonOf(err) != "invalid_input" {
 		t.Errorf("%q: %v", p.Env, err)
 	}
 }

@@ -83,9 +83,10 @@ never through the agent.`,
 COMMAND, behind --, is a server that speaks the Model Context Protocol on its
 standard input and output. It is started for the first call in a session and ends
 with it, in a cell that reaches no host but those of --egress; both its start and
-each call of its tools are decided by policy. Nothing is started now: palyra mcp accept NAME does, and shows
-its tools. Agents then find them at /mcp/NAME of palyrad and by palyra mcp serve
---server NAME. Values of --env are seen by policy, approvers and the journal.`,
+each call of its tools are decided by policy. Nothing is started now: palyra mcp
+accept NAME does, and shows its tools. Agents then find them at /mcp/NAME of palyrad
+and by palyra mcp serve --server NAME. Values of --env are seen by policy, approvers
+and the journal.`,
 			Program: Client,
 			Flags: []command.Flag{
 				{Name: "workspace", Arg: "NAME", Help: "a workspace of palyrad's configuration that it sees"},
