@@ -240,7 +240,7 @@ func (d *desk) draw(rows []terminal.Row, cursor int) error {
 	if d.small = err != nil; d.small {
 		_, columns := d.screen.Size()
 		rows, cursor = nil, -1
-		for _, r := range approval.Rows("screen_too_small\n"+err.Error()+"\nenlarge it, or q\n", columns) {
+		for _, r := range approval.Rows("The screen is too small.\n"+err.Error()+"\nenlarge it, or q\n", columns) {
 			rows = append(rows, terminal.Row{Text: strings.TrimSuffix(r, "\n")})
 		}
 	}

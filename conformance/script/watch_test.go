@@ -383,7 +383,7 @@ func TestWatchSizes(t *testing.T) {
 		}
 	}
 	size(7, 80)
-	s.sees("no_approver")
+	s.sees("The screen is too small.")
 	s.types("a\r")
 	size(8, 30)
 	s.sees("Palyra: 1 waits")
