@@ -62,6 +62,10 @@ func (p *parser) file(src []byte) {
 			"holds what looks like a private key or a token")
 		return
 	}
+	if line := tooDeep(string(src)); line > 0 {
+		p.problems = append(p.problems, Problem{Line: line, Text: fmt.Sprintf("is nested deeper than %d", maxNesting)})
+		return
+	}
 	var doc map[string]any
 	if _, err := toml.Decode(string(src), &doc); err != nil {
 		p.syntax(err)
