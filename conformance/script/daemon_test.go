@@ -72,6 +72,7 @@ func daemon(ts *testscript.TestScript, neg bool, args []string) {
 //
 //	> TEXT     write it
 //	< REGEXP   read a line, which must match
+//	<+ REGEXP  the same, behind further reports of progress, which come with the output
 //	! REGEXP   the line that was read last must not match
 //	$ COMMAND  have a shell run it, with success
 //	# TEXT     a comment
@@ -114,18 +115,18 @@ func talk(ts *testscript.TestScript, neg bool, args []string) {
 			if _, err := io.WriteString(in, text+"\n"); err != nil {
 				failed(n, "write: %v", err)
 			}
-		case "<", "!":
+		case "<", "<+", "!":
 			re, err := regexp.Compile(text)
 			if err != nil {
 				failed(n, "%v", err)
 			}
-			if verb == "<" {
+			for read := verb != "!"; read; read = verb == "<+" && !re.MatchString(last) && strings.Contains(last, `"method":"notifications/progress"`) {
 				if last, err = answers.ReadString('\n'); err != nil {
 					failed(n, "read: %v", err)
 				}
 			}
 			m := re.FindStringSubmatch(last)
-			if (m != nil) != (verb == "<") {
+			if (m != nil) == (verb == "!") {
 				failed(n, "read %s", last)
 			}
 			for j, name := range re.SubexpNames() {

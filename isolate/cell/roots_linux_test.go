@@ -16,6 +16,7 @@ import (
 	"sync"
 	"testing"
 
+	"palyra/internal/sample"
 	"palyra/isolate"
 	"palyra/isolate/cell"
 	"palyra/isolate/isolatetest"
@@ -158,7 +159,8 @@ func TestRootsPrograms(t *testing.T) {
 	c := start(t, tier.C)
 	a := isolatetest.NewAuthority(t, trusted)
 	programs := trustingPrograms(t)
-	for _, name := range slices.Sorted(maps.Keys(programs)) {
+	names := slices.Sorted(maps.Keys(programs)) // curl and git are the first
+	for _, name := range names[:sample.Of(3, len(names))] {
 		argv := programs[name]
 		if _, err := os.Stat(argv[0]); err != nil {
 			t.Logf("%s: not tried: %v", name, err)
