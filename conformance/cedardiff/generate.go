@@ -238,7 +238,7 @@ func (g *generator) request() policy.Request {
 		c.EnvCode = nil
 	}
 	if action != policy.ToolExecute && action != policy.SkillExecute {
-		c.Secrets = nil
+		c.Secrets, c.EgressInspect, c.EgressSecrets = nil, nil, nil
 	}
 	answer := action == policy.ApprovalResolve || action == policy.ApprovalSelf
 	if action == policy.PermissionUse {
@@ -310,12 +310,18 @@ var texts = map[string][]string{
 	"env_names":              {"PATH", "CI"},
 	"env_code":               {"PATH"},
 	"egress_unlisted":        {"packages.example:443"},
-	"secrets":                {"vault://global/a", "vault://principal:u1/b", "vault://principal:u2/b"},
-	"secrets_of_others":      {"vault://principal:u1/b", "vault://principal:u2/b"},
-	"tool":                   {"process.run", "fs.write_file"},
-	"requester":              {"u1", "u2"},
-	"approver":               {"u1", "u2"},
-	"channel":                {"cli", "web"},
+	"egress_inspect":         {"a.example:443", "GET,HEAD b.example:443/v1/"},
+	"egress_secrets": {"T=vault://global/a header:authorization a.example:443", "U=vault://principal:u2/b query:key GET,POST b.example:443/v1/",
+		"T=vault://principal:u1/b header:x-key a.example:8443 form:npm_ revoke"},
+	"use.host":          {"a.example:443", "b.example:443", "a.example:8443"},
+	"use.methods":       {"GET", "POST"},
+	"use.path":          {"/v1/"},
+	"secrets":           {"vault://global/a", "vault://principal:u1/b", "vault://principal:u2/b"},
+	"secrets_of_others": {"vault://principal:u1/b", "vault://principal:u2/b"},
+	"tool":              {"process.run", "fs.write_file"},
+	"requester":         {"u1", "u2"},
+	"approver":          {"u1", "u2"},
+	"channel":           {"cli", "web"},
 }
 
 // textsOf are the texts of an attribute, or of what a request has where the attribute

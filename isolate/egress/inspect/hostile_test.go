@@ -69,9 +69,9 @@ func TestHostileHosts(t *testing.T) {
 				if err != nil {
 					return nil, err
 				}
-				defer l.Close()
 				r.wg.Go(func() {
 					raw, err := l.Accept()
+					l.Close() // not before: a connection that waits would be broken off
 					if err != nil {
 						return
 					}
