@@ -233,9 +233,8 @@ func (c *call) openEgress(ctx context.Context, spec *isolate.Spec, files *isolat
 }
 
 // end closes the way and adds to the evidence of a run what went over it, without values of secrets
-// in the names that the program asked for. It returns an error if
-// the way was over before the run, most often because palyra-egress was lost: then what went over it
-// isn't known.
+// and placeholders in the names that the program asked for. It returns an error if the way was over
+// before the run, most often because palyra-egress was lost: then what went over it isn't known.
 func (w *outlet) end(ctx context.Context, res *isolate.Result, values scrub.Values, trip *tripwire) error {
 	if w.session == nil {
 		return nil

@@ -117,10 +117,8 @@ func (c *call) giveSecrets(ctx context.Context, session *client.Session) error {
 				return err
 			}
 			var box []byte
-			if err = checkPlaced(p.Place, value.Bytes()); err == nil {
-				if err = c.k.cfg.Scrub.Add(budget.Owner{Name: c.who.Principal.ID, Reserve: c.who.Reserve}, ref.Key(), value.Bytes()); err == nil {
-					box, err = sealing.Seal(session.Key(), c.s.id, client.Use{Use: p.EgressSecret.Use, Placeholder: p.text}, value.Bytes())
-				}
+			if err = c.k.cfg.Scrub.Add(budget.Owner{Name: c.who.Principal.ID, Reserve: c.who.Reserve}, ref.Key(), value.Bytes()); err == nil {
+				box, err = sealing.Seal(session.Key(), c.s.id, client.Use{Use: p.EgressSecret.Use, Placeholder: p.text}, value.Bytes())
 			}
 			value.Wipe()
 			if err != nil {
@@ -133,22 +131,6 @@ func (c *call) giveSecrets(ctx context.Context, session *client.Session) error {
 		return err
 	}
 	return session.Give(boxes)
-}
-
-// checkPlaced refuses a value that can't stand in its place of a request (RFC 9110 §5.5).
-func checkPlaced(p egress.Place, value []byte) error {
-	switch {
-	case len(value) == 0 || len(value) > sealing.MaxValue:
-		return fault.New(fault.Refused, "too_large", "check value", fmt.Errorf("a value of %d bytes, and 1 to %d can be put in", len(value), sealing.MaxValue))
-	case p.Kind != egress.InHeader:
-		return nil
-	case slices.ContainsFunc(value, func(b byte) bool { return b < ' ' || b == 0x7f }):
-		return fault.New(fault.Refused, "invalid_input", "check value", errors.New("a header can't have its newlines or control characters")).
-			WithHint("store it as one line")
-	case value[0] == ' ' || value[len(value)-1] == ' ':
-		return fault.New(fault.Refused, "invalid_input", "check value", errors.New("a header can't begin or end with its blanks"))
-	}
-	return nil
 }
 
 func orKind(err error, kind fault.Kind) fault.Kind {
@@ -174,10 +156,8 @@ func authority(session *client.Session) (*os.File, error) {
 	return f, nil
 }
 
-// Where palyra itself sees a placeholder.
-const (
-	leakCall = "call" // in a later proposal
-)
+// leakCall is where a placeholder is seen in a later proposal.
+const leakCall = "call"
 
 // tripwire finds the placeholders of one call where none belongs. A nil tripwire finds none.
 type tripwire struct {
@@ -350,10 +330,7 @@ type traps struct {
 	ring []string        // the keys, the oldest first
 }
 
-const (
-	maxTraps = 4096
-	drawn    = 40 // bytes of a placeholder behind its form
-)
+const maxTraps = 4096
 
 func (t *traps) add(c *call) {
 	t.mu.Lock()
@@ -362,7 +339,7 @@ func (t *traps) add(c *call) {
 		t.by = make(map[string]trap)
 	}
 	for _, p := range c.s.placeholders {
-		key := p.text[len(p.text)-drawn:]
+		key := p.text[len(p.text)-egress.Drawn:]
 		if _, known := t.by[key]; !known {
 			t.ring = append(t.ring, key)
 		}
@@ -389,8 +366,8 @@ func (t *traps) find(text string) (trap, bool) {
 		} else {
 			run = 0
 		}
-		if run >= drawn {
-			if x, ok := t.by[text[i+1-drawn:i+1]]; ok {
+		if run >= egress.Drawn {
+			if x, ok := t.by[text[i+1-egress.Drawn:i+1]]; ok {
 				return x, true
 			}
 		}

@@ -273,15 +273,15 @@ func (in Inspection) Passes(name string, port uint16, method, path string) bool 
 	return !ruled && in.Names(name, port)
 }
 
-// placeholderBytes is the length of a placeholder behind its form: 5 bits each.
-const placeholderBytes = 40
+// Drawn is the length of a placeholder behind its form: 5 bits a byte.
+const Drawn = 40
 
 // alphabet is Crockford's base 32 in lower case: names of the DNS carry it as it is.
 const alphabet = "0123456789abcdefghjkmnpqrstvwxyz"
 
 // NewPlaceholder draws the text that a program gets in place of a secret: form, and 200 random bits.
 func NewPlaceholder(form string) string {
-	var b [placeholderBytes]byte
+	var b [Drawn]byte
 	rand.Read(b[:]) // never fails
 	for i := range b {
 		b[i] = alphabet[b[i]&31]
@@ -292,7 +292,7 @@ func NewPlaceholder(form string) string {
 // CheckPlaceholder refuses a text that NewPlaceholder doesn't draw for form.
 func CheckPlaceholder(form, text string) error {
 	drawn, ok := strings.CutPrefix(text, form)
-	if !ok || len(drawn) != placeholderBytes || strings.Trim(drawn, alphabet) != "" {
+	if !ok || len(drawn) != Drawn || strings.Trim(drawn, alphabet) != "" {
 		return errors.New("no placeholder of this form")
 	}
 	return nil

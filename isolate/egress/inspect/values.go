@@ -75,6 +75,9 @@ func checkValue(u rule.Use, value []byte) error {
 	if u.Place.Kind == rule.InHeader && bytes.ContainsFunc(value, func(c rune) bool { return c < ' ' || c == 0x7f }) {
 		return fmt.Errorf("the value for %s has characters that no header has", u.Name)
 	}
+	if u.Place.Kind == rule.InHeader && len(bytes.Trim(value, " ")) < len(value) {
+		return fmt.Errorf("the value for %s begins or ends with a blank, which a header's text doesn't", u.Name) // RFC 9110 §5.5
+	}
 	return nil
 }
 

@@ -132,6 +132,8 @@ func TestValuesRefused(t *testing.T) {
 		"a header's end": {"value\r\nX: y", "value\r\nX: y"},
 		"NUL":            {"value\x00value", "value\x00value"},
 		"another":        {"the value", "another value"},
+		"a blank before": {" the value", " the value"},
+		"a blank behind": {"the value \n", "the value \n"},
 		"newlines alone": {"\n\n\n\n\n\n\n\n\n", "\n\n\n\n\n\n\n\n\n"},
 	} {
 		v, err := newValues(uses, []string{p, p}, [][]byte{[]byte(given[0]), []byte(given[1])})

@@ -5,21 +5,19 @@ import (
 	"encoding/base32"
 	"strings"
 
+	rule "palyra/call/egress"
 	"palyra/internal/spelling"
 )
 
 // Watch finds placeholders in what a program sends. It's immutable; a nil Watch finds none.
 type Watch struct{ table *spelling.Table }
 
-// drawn is the length of the part of a placeholder behind its form: see egress.NewPlaceholder.
-const drawn = 40
-
 // newWatch watches for the placeholders by their names, each by what was drawn for it: a program may
 // leave its form away.
 func newWatch(names, placeholders []string) *Watch {
 	t := new(spelling.Table)
 	for i, p := range placeholders {
-		v, mask := []byte(p[len(p)-drawn:]), []byte(names[i])
+		v, mask := []byte(p[len(p)-rule.Drawn:]), []byte(names[i])
 		add := func(p []byte) { t.Add(p, mask, false) }
 		for _, p := range spelling.Of(v) {
 			add(p)

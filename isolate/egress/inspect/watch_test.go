@@ -16,7 +16,7 @@ func spelled(p string) map[string]string {
 	b := []byte(p)
 	return map[string]string{
 		"plain":                p,
-		"without its form":     p[len(p)-drawn:],
+		"without its form":     p[len(p)-rule.Drawn:],
 		"in capitals":          strings.ToUpper(p),
 		"hexadecimal":          hex.EncodeToString(b),
 		"hexadecimal, upper":   strings.ToUpper(hex.EncodeToString(b)),
@@ -91,7 +91,7 @@ func chunks(b []byte, size int) func(func([]byte) bool) {
 func TestWatchNames(t *testing.T) {
 	p := rule.NewPlaceholder("npm_")
 	w := newWatch([]string{"TOKEN"}, []string{p})
-	tail := p[len(p)-drawn:]
+	tail := p[len(p)-rule.Drawn:]
 	for _, name := range []string{
 		p + ".evil.example", tail[:20] + "." + tail[20:] + ".evil.example", tail[:5] + "." + tail[5:9] + "-" + tail[9:] + ".evil.example",
 		strings.ToUpper(tail) + ".evil.example", hex.EncodeToString([]byte(tail))[:50] + "." + hex.EncodeToString([]byte(tail))[50:] + ".evil.example",
