@@ -106,7 +106,7 @@ func text(fields front.Document, format string, args ...any) *result {
 
 // commands has the function of each command of the table; a test holds the two equal.
 var commands = map[string]func(*app, context.Context, *command.Invocation) (*result, error){
-	"status": (*app).status, "doctor": (*app).doctor, "stop": (*app).stop, "resume": (*app).resume,
+	"status": (*app).status, "doctor": (*app).doctor, "stop": (*app).stop, "resume": (*app).resume, "console open": (*app).consoleOpen,
 	"call": (*app).call, programs.Exec.Name: (*app).exec,
 	"sessions ls": (*app).sessionsLs, "sessions new": (*app).sessionsNew, "sessions show": (*app).sessionsShow, "sessions end": (*app).sessionsEnd,
 	"runs ls": (*app).runsLs, "runs start": (*app).runsStart, "runs show": (*app).runsShow, "runs cancel": (*app).runsCancel, "runs tape": (*app).runsTape,

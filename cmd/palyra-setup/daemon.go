@@ -272,7 +272,7 @@ func addWorkspace(text []byte, policies string, k *kit, dir string, staged bool)
 	out.Write(text)
 	switch {
 	case len(bytes.TrimSpace(text)) == 0:
-		fmt.Fprintf(&out, "%s\n[policy]\ndir = %s\n\n[listen]\nhttp = \"off\"\n", opening, tomlString(policies))
+		fmt.Fprintf(&out, "%s\n[policy]\ndir = %s\n\n[listen]\nhttp = \"127.0.0.1:0\" # any port: palyra console open\n", opening, tomlString(policies))
 	case !bytes.HasSuffix(text, []byte("\n")):
 		out.WriteByte('\n')
 	}

@@ -341,7 +341,7 @@ func FuzzTOML(f *testing.F) {
 }
 
 func TestAddWorkspace(t *testing.T) {
-	const made = opening + "\n[policy]\ndir = \"/p\"\n\n[listen]\nhttp = \"off\"\n\n[workspaces.a]\npath = \"/x/a\"\nstaged = true\n"
+	const made = opening + "\n[policy]\ndir = \"/p\"\n\n[listen]\nhttp = \"127.0.0.1:0\" # any port: palyra console open\n\n[workspaces.a]\npath = \"/x/a\"\nstaged = true\n"
 	for _, c := range []struct {
 		name, text, dir string
 		direct          bool

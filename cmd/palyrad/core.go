@@ -25,6 +25,7 @@ import (
 	"palyra/isolate/tier"
 	"palyra/kernel"
 	"palyra/kernel/tool"
+	"palyra/transport/console"
 	"palyra/transport/httpapi"
 	"palyra/transport/httpapi/keystore"
 	"palyra/transport/mcp"
@@ -190,10 +191,15 @@ func (c *core) serveOver(d *daemon, cfg *config.Config) (err error) {
 	if cfg.Features.MCP {
 		hc.MCP = mcp.NewHandler(version)
 	}
+	if cfg.Features.Console && cfg.Listen.HTTP != config.HTTPOff {
+		if hc.Console, err = console.New(console.Config{Door: c.local}); err != nil {
+			return err
+		}
+	}
 	if c.api, err = httpapi.New(hc); err != nil {
 		return err
 	}
-	hc.HealthOnly, hc.MCP = true, nil
+	hc.HealthOnly, hc.MCP, hc.Console = true, nil, nil
 	c.health, err = httpapi.New(hc)
 	return err
 }

@@ -3,6 +3,10 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"net"
+	"net/netip"
+	"net/url"
+	"strconv"
 
 	"palyra/authz/access"
 	"palyra/hub"
@@ -41,7 +45,7 @@ func (d *daemon) openHub(ctx context.Context, cfg *config.Config, c *core, table
 		AllowSelf: cfg.Approvals.AllowSelf,
 
 		JournalEach: int64(cfg.Journal.QuotaEach), TokensEach: int(cfg.Access.TokensEach), TokenMaxAge: cfg.Access.TokenMaxAge.Std(),
-		Features: features, Pairing: d.pairingAddress,
+		Features: features, Pairing: d.pairingAddress, Console: d.consoleURL,
 
 		Version: version, Profile: cfg.Profile, PolicyDir: cfg.Policy.Dir,
 		Pool: hub.Pool{Cells: int(cfg.Pool.Cells), Networks: int(cfg.Pool.Networks), MaxAge: cfg.Pool.MaxAge.Std()},
@@ -59,13 +63,29 @@ func (d *daemon) pairingAddress() string {
 	return d.sockets.pairAt
 }
 
+// consoleURL returns where a browser finds the console, "" for nowhere, or not yet.
+func (d *daemon) consoleURL() string {
+	cfg := d.cfg.Load()
+	if d.sockets == nil || d.sockets.http == nil || d.sockets.healthOnly || !cfg.Features.Console {
+		return ""
+	}
+	u := url.URL{Scheme: "http", Host: d.sockets.address()}
+	if d.sockets.cert != nil {
+		u.Scheme = "https"
+	}
+	if at, err := netip.ParseAddrPort(u.Host); err == nil && (at.Addr().IsLoopback() || at.Addr().IsUnspecified()) {
+		u.Host = net.JoinHostPort("localhost", strconv.Itoa(int(at.Port()))) // browsers take keys and cookies for a name
+	}
+	return u.String()
+}
+
 // featuresOff returns the features that the configuration turns off.
 func featuresOff(f *config.Features) (off []string) {
 	for _, x := range [...]struct {
 		name access.Feature
 		on   bool
 	}{{access.Tokens, f.Tokens}, {access.HTTPApprovals, f.HTTPApprovals}, {access.HTTPAdmin, f.HTTPAdmin},
-		{access.StandingGrants, f.StandingGrants}, {access.PatternGrants, f.PatternGrants}, {access.MCP, f.MCP}} {
+		{access.StandingGrants, f.StandingGrants}, {access.PatternGrants, f.PatternGrants}, {access.MCP, f.MCP}, {access.Console, f.Console}} {
 		if !x.on {
 			off = append(off, string(x.name))
 		}

@@ -24,6 +24,7 @@ func (h *Hub) adminOperations() []hub.Entry {
 		hub.ListTools.By(h.listTools),
 		hub.FindFolders.By(h.findFolders),
 		hub.CreateToken.By(h.createToken),
+		hub.OpenConsole.By(h.openConsole),
 		hub.ListTokens.By(h.listTokens),
 		hub.RevokeToken.By(h.revokeToken),
 		hub.RotateToken.By(h.rotateToken),

@@ -17,6 +17,9 @@ import (
 // surfaceHTTP is the surface of callers that came over a network.
 const surfaceHTTP = "http"
 
+// overHTTP reports whether a caller came by HTTP, with a token or in a browser.
+func overHTTP(c hub.Caller) bool { return c.Surface == surfaceHTTP || c.Surface == hub.SurfaceConsole }
+
 // turnedOff returns the feature that is off and that an operation would need beside its
 // permission, "" for none. [Hub.answerOff] looks at the features that an answer to an
 // approval needs.
@@ -26,7 +29,7 @@ func (h *Hub) turnedOff(c hub.Caller, op *hub.Operation) access.Feature {
 	case hub.CreateToken.Operation, hub.RotateToken.Operation:
 		needs = append(needs, access.Tokens)
 	case hub.ResolveApproval.Operation:
-		if c.Surface == surfaceHTTP {
+		if overHTTP(c) {
 			needs = append(needs, access.HTTPApprovals)
 		}
 	}

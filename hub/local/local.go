@@ -95,6 +95,9 @@ type Config struct {
 
 	// Pairing says where palyrad listens for devices that pair, "" for nowhere. Default: nowhere.
 	Pairing func() string
+	// Console says where palyrad shows the console, "" for nowhere: "http://localhost:7142". Default:
+	// nowhere.
+	Console func() string
 
 	// For Status, Config and Doctor. Nil ones aren't reported.
 	Version     string
@@ -144,6 +147,7 @@ type Hub struct {
 	offer   *offer
 
 	pairings *pairings
+	doors    doors
 
 	retaining sync.Mutex // held through Retain
 	archiving sync.Mutex // held through keepSet
@@ -178,6 +182,9 @@ func Open(ctx context.Context, cfg Config) (_ *Hub, err error) {
 	}
 	if cfg.Pairing == nil {
 		cfg.Pairing = func() string { return "" }
+	}
+	if cfg.Console == nil {
+		cfg.Console = func() string { return "" }
 	}
 	if cfg.TestOnlyStep == nil {
 		cfg.TestOnlyStep = func(string) {}

@@ -68,7 +68,7 @@ func (h *Hub) MayFollow(c hub.Caller) error {
 func (h *Hub) whyNot(c hub.Caller, p access.Permission) (_ *hub.Denial, hint string) {
 	switch p {
 	case access.MemberManage, access.PolicyManage, access.BackupManage:
-		if c.Surface == surfaceHTTP && !h.cfg.Features.Has(access.HTTPAdmin) {
+		if overHTTP(c) && !h.cfg.Features.Has(access.HTTPAdmin) {
 			return featureOff(access.HTTPAdmin)
 		}
 	}

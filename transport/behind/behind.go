@@ -10,8 +10,10 @@ package behind
 import (
 	"context"
 	"net/http"
+	"net/url"
 
 	"palyra/hub"
+	"palyra/transport/api"
 )
 
 // Protocol answers requests of callers that were let in.
@@ -23,9 +25,24 @@ type Protocol interface {
 	Serve(w http.ResponseWriter, r *http.Request, v *Visitor) error
 }
 
+// Pages shows the operations to people, in a browser: palyra/transport/console.
+type Pages interface {
+	// Page answers a request of a visitor who was let in by the token in its cookie. An error is for
+	// what it hasn't answered.
+	Page(w http.ResponseWriter, r *http.Request, v *Visitor) error
+	// Open answers a request that needs no caller: for an asset, and at the door.
+	Open(w http.ResponseWriter, r *http.Request, v *Visitor) error
+	// Refuse shows a problem in place of a page.
+	Refuse(w http.ResponseWriter, p api.Problem)
+}
+
 // Visitor is a caller with one request.
 type Visitor struct {
 	Caller hub.Caller
+	// Form is the body of a page's request, nil for none; Cookie the name of the cookie that holds a
+	// browser's token.
+	Form   url.Values
+	Cookie string
 	Body   []byte // one JSON document; nil: none
 	// Workspace is that of calls which name none. "": none.
 	Workspace string

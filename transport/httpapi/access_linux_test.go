@@ -136,7 +136,7 @@ func TestRoutes(t *testing.T) {
 			t.Run(role+"/"+rt.ID, func(t *testing.T) {
 				r.t = t
 				a := ask(&rt, token)
-				if forDevices(&rt) {
+				if forDevices(&rt) || rt.Operation == hub.OpenConsole.Operation && slices.Contains(holds, rt.Permission) { // the latter is for the socket
 					r.refused(a, 403, "permission_denied")
 					return
 				}

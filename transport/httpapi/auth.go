@@ -38,14 +38,22 @@ const maxToken = 512
 // checked first, which costs microseconds, and only failures are counted.
 func (s *Server) authenticate(x *exchange) error {
 	p := peerOf(x.r)
-	if p.devices {
+	switch {
+	case p.devices:
 		return s.authenticateDevice(x, p)
+	case x.rt.page:
+		return s.authenticatePage(x, p)
 	}
 	token, err := bearer(x.r)
 	if err != nil {
 		return s.unknown(x, "Bearer", err)
 	}
-	c := hub.Credential{Token: token, Address: p.address, Surface: p.surface()}
+	return s.authenticateToken(x, p, p.surface(), token)
+}
+
+// authenticateToken authenticates a token; "" is that of a peer whom the kernel names.
+func (s *Server) authenticateToken(x *exchange, p *peer, surface, token string) (err error) {
+	c := hub.Credential{Token: token, Address: p.address, Surface: surface}
 	switch {
 	case token != "":
 	case p.unix && p.err == nil:

@@ -33,16 +33,20 @@ type exchange struct {
 	known  bool // caller was authenticated
 
 	query   url.Values
-	raw     []byte // the body
-	body    any    // pointer to rt.in.BodyType, decoded
-	key     string // Idempotency-Key
-	version int64  // of If-Match; 0 is "*"
-	create  bool   // If-None-Match: *
-	async   bool   // Prefer: respond-async
+	form    url.Values // the body of a page's request
+	raw     []byte     // the body
+	body    any        // pointer to rt.in.BodyType, decoded
+	key     string     // Idempotency-Key
+	version int64      // of If-Match; 0 is "*"
+	create  bool       // If-None-Match: *
+	async   bool       // Prefer: respond-async
 }
 
 // read reads the request whole and refuses what is not well-formed.
 func (x *exchange) read() error {
+	if x.rt.page {
+		return x.readPage()
+	}
 	var err error
 	if x.query, err = parseQuery(x.r.URL.RawQuery, x.rt.in.Query); err != nil {
 		return err

@@ -127,6 +127,7 @@ func TestEveryOperation(t *testing.T) {
 	ask(200, get, "/api/v1/tokens", "")
 	ask(201, post, "/api/v1/tokens/"+tok.ID+"/rotate", `{"overlap_ns":1000}`, r.key(), "If-Match: "+a.header.Get("ETag"))
 	ask(200, post, "/api/v1/tokens/"+tok.ID+"/revoke", "", "If-Match: *")
+	ask(200, post, "/api/v1/console", "")
 	ask(200, get, "/api/v1/devices", "")
 	ask(200, get, "/api/v1/devices/"+apitest.Device, "")
 	ask(404, get, "/api/v1/devices/none", "")

@@ -90,6 +90,8 @@ type Config struct {
 	Role func(uid uint32) string
 	// MCP answers /mcp. Default: it is refused as feature_off.
 	MCP behind.Protocol
+	// Console shows pages to browsers. Default: there are none.
+	Console behind.Pages
 	// HealthOnly serves /livez, /readyz and /metrics, to every client, and nothing else.
 	HealthOnly bool
 	// Memory refuses members while the process holds too much, but not what ends work.
@@ -194,6 +196,7 @@ type Server struct {
 	streams *streams
 	metrics *metrics
 	openapi func() ([]byte, error)
+	owners  *owners // of connections on loopback; nil without a console
 
 	rooms    *rooms
 	bodies   *budget.Pool // bytes of bodies, from before they are read until the answer is written
@@ -222,7 +225,14 @@ func New(cfg Config) (*Server, error) {
 	s.rooms, s.callers = newRooms(s.lim), newBuckets(s.lim.Rate, s.lim.Burst)
 	s.bodies = budget.New(budget.Limits{Name: "bodies", Total: s.lim.Bodies, Each: s.lim.Bodies / 5, Reserve: s.lim.Bodies / 5, Line: 512})
 	s.failures, s.noise = newBuckets(failureRate, failureBurst), newBuckets(noiseRate, noiseBurst)
-	s.routes = table()
+	if cfg.Console != nil && !cfg.HealthOnly {
+		var err error
+		if s.owners, err = openOwners(); err != nil {
+			return nil, err
+		}
+		s.routes = pages()
+	}
+	s.routes = append(s.routes, table()...)
 	s.streams = newStreams(cfg.Hub, cfg.Check, s.lim, s.log)
 	s.metrics = newMetrics(s.routes)
 	s.openapi = sync.OnceValues(func() ([]byte, error) { return api.Document(Operations()) })
@@ -239,12 +249,11 @@ func (s *Server) Pools() []budget.Account {
 	return as
 }
 
-// Operations is the table of operations.
+// Operations is the table of operations, without the routes of pages.
 func Operations() []*hub.Operation {
-	rs := table()
-	ops := make([]*hub.Operation, len(rs))
-	for i := range rs {
-		ops[i] = rs[i].Operation
+	var ops []*hub.Operation
+	for _, rt := range table() {
+		ops = append(ops, rt.Operation)
 	}
 	return ops
 }

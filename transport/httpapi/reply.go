@@ -135,6 +135,11 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, x *exchange, err
 	if r.Context().Err() != nil && errors.Is(err, r.Context().Err()) {
 		return // the client is gone
 	}
+	if x != nil && x.rt.page {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.lim.Write))
+		s.cfg.Console.Refuse(w, p)
+		return
+	}
 	b, encErr := json.Marshal(p)
 	if encErr != nil {
 		panic(fmt.Sprintf("httpapi: internal error: encode problem: %v", encErr))

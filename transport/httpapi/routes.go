@@ -18,6 +18,7 @@ type route struct {
 	*hub.Operation
 	in     *api.Input
 	health bool // served also without authentication
+	page   bool // for people; see pages
 	serve  func(*exchange) error
 }
 
@@ -36,7 +37,7 @@ var special = map[*hub.Operation]func(*exchange) error{
 	hub.Backup.Operation:      backup,
 }
 
-// table returns the one table of routes: there are no others. Beside the hub's operations it has
+// table returns the one table of routes: there are no others but those of pages. Beside the hub's operations it has
 // those of the server itself.
 func table() []route {
 	var all []route

@@ -106,6 +106,14 @@ restart. The stop is an entry in the journal.`,
 			Examples: []command.Example{{Line: "palyra stop --all --deny-new", Does: "the emergency stop"}}},
 		{Name: "resume", Short: "take new runs again after stop --deny-new",
 			Examples: []command.Example{{Line: "palyra resume", Does: "lifts the stop"}}},
+		{Name: "console open", Short: "let a browser in: questions, runs, changes, journal",
+			Long: `
+Prints the address of palyrad's console with a code that is good for a minute
+and one browser, and opens it where there is a desktop (xdg-open). The browser
+gets a token of yours for 12 hours, or 2 without a click; palyra token ls lists
+it as console. At the socket alone.`,
+			Flags:    []command.Flag{{Name: "print", Help: "only print the address"}},
+			Examples: []command.Example{{Line: "palyra console open", Does: "then answer questions there"}}},
 	}
 }
 

@@ -1,0 +1,118 @@
+package local
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"sync"
+	"time"
+
+	"palyra/authz/access"
+	"palyra/hub"
+	"palyra/internal/fault"
+)
+
+// A browser gets into the console by a code that its user asked for at the unix socket, where the
+// kernel says who that is. It has a token afterwards, as any client: it's listed, expires, can be
+// revoked, and ends with the member.
+
+const (
+	codeTime    = time.Minute
+	sessionTime = 12 * time.Hour // of a browser's token
+)
+
+// doors are the codes that wait for their browser, one for each member at most. They end with the
+// process.
+type doors struct {
+	mu    sync.Mutex
+	codes map[[32]byte]*door // by the code's hash; guarded by mu
+}
+
+type door struct {
+	caller  hub.Caller
+	until   time.Time
+	browser []byte // hash of the nonce of the browser that came with it; nil: none has
+}
+
+// openConsole makes a code for the caller, and ends the one that it had.
+func (h *Hub) openConsole(_ context.Context, c hub.Caller, _ hub.None) (hub.ConsoleCode, error) {
+	if c.Token != "" || c.Surface != surfaceUnix {
+		return hub.ConsoleCode{}, fault.New(fault.Denied, "permission_denied", "open console", errors.New("a code is for callers at the unix socket")).
+			WithHint("palyra console open, without a token, on the machine of palyrad")
+	}
+	at := h.cfg.Console()
+	if at == "" {
+		return hub.ConsoleCode{}, h.refuse(c, "feature_off", "open console", "features.console = true and listen.http in palyrad.toml turn it on",
+			hub.Denial{Layer: hub.LayerAccess, Reason: "feature_off", Policies: []string{"feature:" + string(access.Console)}})
+	}
+	now := time.Now()
+	code := hub.ConsoleCode{Code: rand.Text(), Expires: now.Add(codeTime).UTC()}
+	code.URL = at + "/enter?code=" + code.Code
+	d := &h.doors
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for sum, o := range d.codes {
+		if o.caller.User == c.User || now.After(o.until) {
+			delete(d.codes, sum)
+		}
+	}
+	if d.codes == nil {
+		d.codes = make(map[[32]byte]*door)
+	}
+	d.codes[sha256.Sum256([]byte(code.Code))] = &door{caller: c, until: code.Expires}
+	return code, nil
+}
+
+// findLocked returns the door of a code, if the browser with nonce was the first with it.
+func (d *doors) findLocked(code, nonce string) (*door, [32]byte, error) {
+	sum, browser := sha256.Sum256([]byte(code)), sha256.Sum256([]byte(nonce))
+	o := d.codes[sum]
+	switch {
+	case o == nil || time.Now().After(o.until) || nonce == "":
+	case o.browser == nil:
+		o.browser = browser[:]
+		return o, sum, nil
+	case subtle.ConstantTimeCompare(o.browser, browser[:]) == 1:
+		return o, sum, nil
+	}
+	return nil, sum, fault.New(fault.Denied, "unauthenticated", "enter console", errors.New("the code isn't good: it lasts a minute, and for one browser")).
+		WithHint("palyra console open makes another")
+}
+
+// Knock implements hub.Door.
+func (h *Hub) Knock(code, nonce string) error {
+	h.doors.mu.Lock()
+	defer h.doors.mu.Unlock()
+	_, _, err := h.doors.findLocked(code, nonce)
+	return err
+}
+
+// Enter implements hub.Door. The token has no rights beyond its owner's at the socket, so an
+// emergency stop doesn't refuse it: whoever looks into one may need the console.
+func (h *Hub) Enter(ctx context.Context, code, nonce string) (hub.TokenSecret, error) {
+	h.doors.mu.Lock()
+	o, sum, err := h.doors.findLocked(code, nonce)
+	if err == nil {
+		delete(h.doors.codes, sum)
+	}
+	h.doors.mu.Unlock()
+	if err != nil {
+		return hub.TokenSecret{}, err
+	}
+	if err := h.ask(o.caller, hub.OpenConsole.Operation); err != nil { // who asked for the code may have lost it since
+		return hub.TokenSecret{}, err
+	}
+	scopes := scopesOf(h.access.Permissions(holder(o.caller)))
+	return h.createToken(ctx, o.caller, hub.NewToken{Name: hub.ConsoleToken, Scopes: scopes, TTL: min(sessionTime, h.longestToken())})
+}
+
+func (h *Hub) longestToken() time.Duration {
+	if h.cfg.TokenMaxAge > 0 {
+		return h.cfg.TokenMaxAge
+	}
+	return sessionTime
+}
+
+var _ hub.Door = (*Hub)(nil)

@@ -1,0 +1,117 @@
+package httpapi
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"palyra/hub"
+	"palyra/internal/fault"
+	"palyra/transport/api"
+	"palyra/transport/behind"
+)
+
+// pages returns the console's routes. They aren't part of the OpenAPI document: a page asks the hub
+// for the operations that it shows, each with its own permission.
+func pages() (all []route) {
+	add := func(id, at, permission, summary string) {
+		o := &hub.Operation{Tag: "console", ID: id, Root: true, Permission: permission, Summary: summary, Status: http.StatusOK}
+		o.Method, o.Path, _ = strings.Cut(at, " ")
+		all = append(all, route{Operation: o, in: api.InputOf(o), page: true, serve: servePage})
+	}
+	add("consoleRoot", "GET /{$}", hub.Public, "Go to the console")
+	add("consoleAsset", "GET /assets/{name}", hub.Public, "Get a part of the console's pages")
+	add("consoleDoor", "GET /enter", hub.Public, "Ask whether to enter the console")
+	add("consoleEnter", "POST /enter", hub.Public, "Enter the console")
+	add("consolePage", "GET /console/{page...}", hub.Authenticated, "Get a page")
+	add("consoleAct", "POST /console/{page...}", hub.Authenticated, "Do what a page offers")
+	return all
+}
+
+// maxForm bounds the body of a form, in bytes. It isn't counted.
+const maxForm = 16 << 10
+
+// readPage reads a page's request. Pages judge their own queries.
+func (x *exchange) readPage() error {
+	if x.r.Method != http.MethodPost {
+		return x.noBody()
+	}
+	const op = "read form"
+	media, _, err := mime.ParseMediaType(x.r.Header.Get("Content-Type"))
+	if err != nil || media != "application/x-www-form-urlencoded" || x.r.Header.Get("Content-Encoding") != "" {
+		return answered(415, op, errors.New("want Content-Type: application/x-www-form-urlencoded"))
+	}
+	b, err := io.ReadAll(http.MaxBytesReader(x.w, x.r.Body, maxForm))
+	if _, large := errors.AsType[*http.MaxBytesError](err); large {
+		return usage("body_too_large", op, fmt.Errorf("more than %d bytes", maxForm))
+	} else if err != nil {
+		return usage("invalid_input", op, errors.New("it ended early or came too slowly"))
+	}
+	if x.form, err = url.ParseQuery(string(b)); err != nil {
+		return usage("invalid_input", op, errors.New("malformed"))
+	}
+	return nil
+}
+
+func (x *exchange) visitor() *behind.Visitor {
+	return &behind.Visitor{Caller: x.caller, Form: x.form, Cookie: cookieName(x.r), Hub: inner{x.s, x.caller, x.rt.ID}}
+}
+
+func servePage(x *exchange) error {
+	x.deadline()
+	if x.rt.Permission == hub.Public {
+		return x.s.cfg.Console.Open(x.w, x.r, x.visitor())
+	}
+	return x.s.cfg.Console.Page(x.w, x.r, x.visitor())
+}
+
+// cookieName returns the name of the cookie with a browser's token. Cookies don't tell ports apart,
+// so the name does: two daemons of a machine have a cookie each. The prefix keeps other hosts and
+// paths from setting it (RFC 6265bis §4.1.3.2).
+func cookieName(r *http.Request) string {
+	port := 0
+	if a, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok {
+		port = a.Port
+	}
+	return "__Host-palyra-" + strconv.Itoa(port)
+}
+
+// authenticatePage authenticates a browser by the token in its cookie. A browser sends it to other
+// ports of localhost as well, where another user of this machine may listen. So on loopback the
+// kernel must say that the connection is the token's own user's.
+func (s *Server) authenticatePage(x *exchange, p *peer) error {
+	cs := x.r.CookiesNamed(cookieName(x.r))
+	if p.unix && len(cs) == 0 {
+		return s.authenticateToken(x, p, p.surface(), "")
+	}
+	if len(cs) != 1 || len(cs[0].Value) > maxToken {
+		return s.unknown(x, "Bearer", fault.New(fault.Denied, "unauthenticated", "authenticate", errors.New("this browser isn't let in")).WithHint("palyra console open"))
+	}
+	if err := s.authenticateToken(x, p, hub.SurfaceConsole, cs[0].Value); err != nil {
+		return err
+	}
+	if !p.loopback {
+		return nil
+	}
+	peer, perr := netip.ParseAddrPort(x.r.RemoteAddr)
+	var own netip.AddrPort
+	if a, ok := x.r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok {
+		own = a.AddrPort()
+	}
+	uid, err := s.owners.of(peer, own)
+	if err = errors.Join(perr, err); err != nil || x.caller.User != "uid:"+strconv.FormatUint(uint64(uid), 10) {
+		if _, ok := s.noise.take("cookie"); ok {
+			s.log.Warn("a browser's token came from another user's process", "caller", x.caller.User, "uid", uid, "error", err)
+		}
+		x.known, x.caller = false, hub.Caller{}
+		return s.unknown(x, "Bearer", fault.New(fault.Denied, "unauthenticated", "authenticate", errors.New("the token isn't this user's")).WithHint("palyra console open"))
+	}
+	return nil
+}
