@@ -66,6 +66,10 @@ func works(args []string) bool {
 		if at := slices.Index(args, "--egress"); at >= 0 && args[at+1] != "" && strings.Trim(args[at+1], "abcdefghijklmnopqrstuvwxyz") == "" {
 			return true
 		}
+		// It names a program, where xdg-utils is installed.
+		if args[1] == "explain" && line == "policy explain -- open" {
+			return true
+		}
 		// A pipe with a diff is good input, and has a writer.
 		return strings.Contains(line, "--diff fifo") ||
 			strings.Contains(line, "--workspace folder") || strings.Contains(line, "--workspace open")
