@@ -21,8 +21,9 @@ const (
 	MaxApplied = 32 << 20 // bytes of content, of the former and of the new one each
 	// MaxMarked bounds the marks: each is in the brief, and so on the card.
 	MaxMarked = 256
-	// MaxListed bounds the other changes that the brief names.
-	MaxListed = 100
+	// MaxGist bounds the brief, which names every change, in bytes of a card's rows: a card may
+	// have approval.MaxCard.
+	MaxGist = 192 << 10
 )
 
 // Node is what a name stands for before or after a change: docs/formats/layer.md.
@@ -67,7 +68,7 @@ type ChangesInput struct {
 	// ID is set by the kernel: it's in the names of the files beside those that change.
 	ID string `json:"id,omitempty" tool:"hidden,max=26"`
 	// Gist is set by the kernel: what policy and card see of the list.
-	Gist []string `json:"gist,omitempty" tool:"hidden,max=1024,maxlen=20000"`
+	Gist []string `json:"gist,omitempty" tool:"hidden,max=16384,maxlen=20000"`
 }
 
 // Check checks what the bounds of single members do not.

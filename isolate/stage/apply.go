@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"palyra/internal/canon"
@@ -122,8 +123,19 @@ func (l *List) Appliable() error {
 		return fault.New(fault.NotFound, "not_found", op, errors.New("it has no changes but git's own, if any")).
 			WithHint("a call with the layer prints commits: git format-patch --stdout")
 	}
+	shown := 0
+	for _, s := range l.Gist(0) {
+		shown += len(strconv.QuoteToASCII(s)) + cardRow
+	}
+	if shown > toolproto.MaxGist {
+		return fault.New(fault.Refused, "too_large", op, fmt.Errorf("its names take %d bytes, at most %d can be shown to who decides", shown, toolproto.MaxGist)).
+			WithHint("palyra changes diff --binary | git apply has no such bound")
+	}
 	return nil
 }
+
+// cardRow is what a row of a card has besides its item: an indent and a line end.
+const cardRow = 15
 
 func movedRef(name string) error {
 	return fault.New(fault.Busy, "changed", fmt.Sprintf("apply %q", name), errors.New("the host's has moved since the layer was made")).
@@ -149,11 +161,12 @@ func flagsOf(c *Change) (kinds []string) {
 
 func runs(n *Node) bool { return len(n.Mode) == 4 && (n.Mode[1]-'0')&1 != 0 }
 
-// Gist says what is in the list: how much it is, each mark, and the first of the other
-// changes. lines is how many lines a patch of it adds and removes, -1 where a patch can't say.
+// Gist says what is in the list: how much it is, each mark, and the other changes. It leaves none
+// out: where the program that wrote the layer put many names, none hides behind them. lines is how
+// many lines a patch of it adds and removes, -1 where a patch can't say.
 func (l *List) Gist(lines int64) []string {
-	var marked, others []string
-	var count, deletes, git, more, size int64
+	var marked, others, made []string // the host's files come before new ones, which may be many
+	var count, deletes, git, size int64
 	for i := range l.Changes {
 		c := &l.Changes[i]
 		if toolproto.InGit(c.raw) {
@@ -173,7 +186,9 @@ func (l *List) Gist(lines int64) []string {
 			}
 			continue
 		}
-		if more++; more <= toolproto.MaxListed {
+		if c.Kind == Create {
+			made = append(made, c.Kind+"="+c.Path)
+		} else {
 			others = append(others, c.Kind+"="+c.Path)
 		}
 	}
@@ -191,11 +206,7 @@ func (l *List) Gist(lines int64) []string {
 		out = append(out, "left="+x.Path)
 	}
 	out = append(out, l.Git.gist()...)
-	out = append(append(out, marked...), others...)
-	if more > toolproto.MaxListed {
-		out = append(out, fmt.Sprintf("more=%d", more-toolproto.MaxListed))
-	}
-	return out
+	return append(append(append(out, marked...), others...), made...)
 }
 
 // same is an error that names the first change in which another list of the layer differs.

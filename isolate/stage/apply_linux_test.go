@@ -3,9 +3,11 @@ package stage
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -218,9 +220,34 @@ func TestAppliable(t *testing.T) {
 		"git goes":   {[]Change{change("x", dir, nil), change("x/.git", dir, nil)}, "cannot_apply"},
 		"too much":   {[]Change{change("x", nil, big)}, "too_large"},
 		"too many":   {make([]Change, toolproto.MaxChanges+1), "too_large"},
+		"named":      {many(change, file, 2000, 40), ""},
+		"unnamed":    {many(change, file, 2000, 90), "too_large"},
 	} {
 		if err := (&List{Version: Version, Changes: c.changes}).Appliable(); fault.ReasonOf(err) != c.reason {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// many returns changes with names of so many bytes, the last of which stands behind the others.
+func many(change func(string, *Node, *Node) Change, file *Node, n, length int) (out []Change) {
+	for i := range n {
+		out = append(out, change(fmt.Sprintf("%0*d", length, i), nil, file))
+	}
+	return append(out, change("prod.yaml", &Node{Type: File, Mode: "0644", Digest: [32]byte{2}}, file))
+}
+
+// TestGistNamesAll: no change hides from policy and person behind many others.
+func TestGistNamesAll(t *testing.T) {
+	file := &Node{Type: File, Mode: "0644", Digest: [32]byte{1}}
+	change := func(name string, old, now *Node) Change {
+		return Change{Path: name, raw: name, Kind: kindOf(old, now), Old: old, New: now}
+	}
+	l := &List{Version: Version, Changes: many(change, file, 2000, 40)}
+	gist := l.Gist(-1)
+	for _, c := range l.Changes {
+		if !slices.Contains(gist, c.Kind+"="+c.Path) {
+			t.Fatalf("nothing says %s of %s", c.Kind, c.Path)
 		}
 	}
 }
