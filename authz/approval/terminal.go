@@ -119,7 +119,7 @@ func (t *Terminal) Confirm(ctx context.Context, text, what string) (yes bool, ty
 // Line shows text, which is printable, and returns the line that a person types behind prompt, ""
 // if they finished none.
 func (t *Terminal) Line(ctx context.Context, text, prompt string) (string, error) {
-	if err := t.say(text); err != nil {
+	if err := t.Show(text); err != nil {
 		return "", err
 	}
 	line, ok, err := t.line(ctx, prompt)
@@ -127,6 +127,16 @@ func (t *Terminal) Line(ctx context.Context, text, prompt string) (string, error
 		return "", err
 	}
 	return line, nil
+}
+
+// Show shows text, which is printable and has no tabs. A line that is too long for the screen is cut
+// as those of cards are, so what it goes on with can't look like a line of ours.
+func (t *Terminal) Show(text string) error {
+	if t.Size != nil {
+		_, columns := t.Size()
+		text = strings.Join(Rows(text, columns), "")
+	}
+	return t.say(text)
 }
 
 // The questions behind a page, and behind the last.

@@ -398,3 +398,21 @@ func slicesOf(n int, s string) []string {
 	}
 	return out
 }
+
+// TestShowCutsLines: no row of the screen begins with what a long line goes on with.
+func TestShowCutsLines(t *testing.T) {
+	var out strings.Builder
+	term := &Terminal{Out: &out, Size: func() (int, int) { return 24, 80 }}
+	forged := "  | +" + strings.Repeat("x", 75) + "Approval needed" + strings.Repeat(" ", 65) + "Type 4711 to approve this call once"
+	if err := term.Show(forged + "\n\n"); err != nil {
+		t.Fatal(err)
+	}
+	for row := range strings.Lines(strings.TrimSuffix(out.String(), "\n")) {
+		if row = strings.TrimSuffix(row, "\n"); len(row) >= 80 || row != "" && !strings.HasPrefix(row, "  | ") && !strings.HasPrefix(row, "    > ") {
+			t.Errorf("a row of %d columns: %q", len(row), row)
+		}
+	}
+	if got := strings.ReplaceAll(strings.ReplaceAll(out.String(), "\n    > ", ""), "\n", ""); got != forged {
+		t.Errorf("it shows %q", got)
+	}
+}

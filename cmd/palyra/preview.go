@@ -18,7 +18,7 @@ const (
 
 // preview is what a person sees of a layer's changes before the card that asks for them. It's of the
 // list whose digest the call names, and that palyra-tool compares with what it writes. Each line has
-// a mark, so none can pass for one of the card.
+// a mark, and Terminal.Show cuts long ones, so none can pass for one of the card.
 func preview(ctx context.Context, l *stage.Layer, list *stage.List) string {
 	var w head
 	if _, err := l.Patch(ctx, &w, list, false); err != nil || w.total == 0 {
@@ -34,10 +34,23 @@ func preview(ctx context.Context, l *stage.Layer, list *stage.List) string {
 	var b strings.Builder
 	b.WriteString("\n")
 	for _, line := range lines {
-		b.WriteString("  | " + front.Escape(strings.TrimSuffix(line, "\n")) + "\n")
+		b.WriteString(untab("  | "+front.Escape(strings.TrimSuffix(line, "\n"))) + "\n")
 	}
 	if cut {
 		fmt.Fprintf(&b, "  | … and more: palyra changes diff %s\n", l.Name)
+	}
+	return b.String()
+}
+
+// untab puts blanks in the place of tabs, as a terminal shows them: a line has as many columns as
+// characters then.
+func untab(line string) string {
+	var b strings.Builder
+	for i, part := range strings.Split(line, "\t") {
+		if i > 0 {
+			b.WriteString(strings.Repeat(" ", 8-b.Len()%8))
+		}
+		b.WriteString(part)
 	}
 	return b.String()
 }

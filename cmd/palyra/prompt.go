@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"os/user"
 	"strconv"
@@ -19,7 +18,7 @@ type ttyApprover struct {
 	path string        // "/dev/tty"
 	name func() string // for the record; most calls don't ask
 
-	before string // stands before the card; safe for a terminal
+	before string // stands before the card; for Terminal.Show
 }
 
 var _ approval.Approver = (*ttyApprover)(nil)
@@ -51,7 +50,7 @@ func (t *ttyApprover) Ask(ctx context.Context, r approval.Request) (approval.Ans
 	}
 	defer dev.Close()
 	person := dev.Person(name)
-	if _, err := io.WriteString(person.Out, t.before); err != nil {
+	if err := person.Show(t.before); err != nil {
 		return approval.Answer{Approver: name, Surface: "terminal"}, err
 	}
 	return person.Ask(ctx, r)
