@@ -163,6 +163,9 @@ func newServer(conn int, h wire.Hello) (*server, error) {
 	if err := sys.NoMerging(); err != nil {
 		return nil, refuse("cell_start", "keep memory from being merged", err)
 	}
+	if err := sys.OrdinaryAllThreads(); err != nil {
+		return nil, refuse("cell_start", "give up inherited priorities", err)
+	}
 	if s.ignored, err = ignoredSignals(); err != nil {
 		return nil, refuse("proc_unavailable", "read ignored signals", err)
 	}
