@@ -42,6 +42,7 @@ type Effect struct {
 	List    *List // nil where it recovers
 	Record  Record
 	Lines   int64  // that a patch adds and removes; -1: not all of it is text
+	Bytes   int64  // of these lines
 	Payload []byte // for palyra-tool: toolproto.ChangesInput
 	Source  Source
 }
@@ -124,7 +125,7 @@ func (l *List) Appliable() error {
 			WithHint("a call with the layer prints commits: git format-patch --stdout")
 	}
 	shown := 0
-	for _, s := range l.Gist(0) {
+	for _, s := range l.Gist(0, 0) {
 		shown += len(strconv.QuoteToASCII(s)) + cardRow
 	}
 	if shown > toolproto.MaxGist {
@@ -142,9 +143,10 @@ func movedRef(name string) error {
 		WithHint("in a call with the layer, git merge or git rebase onto the host's; or discard the layer")
 }
 
-// Changes within these bounds have size=small in the gist, for policies.
+// Changes within these bounds have size=small in the gist, for policies. A line may be of any length.
 const (
 	smallLines   = 200
+	smallBytes   = 64 << 10
 	smallChanges = 50
 )
 
@@ -163,10 +165,11 @@ func runs(n *Node) bool { return len(n.Mode) == 4 && (n.Mode[1]-'0')&1 != 0 }
 
 // Gist says what is in the list: how much it is, each mark, and the other changes. It leaves none
 // out: where the program that wrote the layer put many names, none hides behind them. lines is how
-// many lines a patch of it adds and removes, -1 where a patch can't say.
-func (l *List) Gist(lines int64) []string {
+// many lines a patch of it adds and removes, -1 where a patch can't say, and size what they have in
+// bytes.
+func (l *List) Gist(lines, size int64) []string {
 	var marked, others, made []string // the host's files come before new ones, which may be many
-	var count, deletes, git, size int64
+	var count, deletes, git, content int64
 	for i := range l.Changes {
 		c := &l.Changes[i]
 		if toolproto.InGit(c.raw) {
@@ -177,7 +180,7 @@ func (l *List) Gist(lines int64) []string {
 		if c.New == nil {
 			deletes++
 		} else {
-			size += c.New.Size
+			content += c.New.Size
 		}
 		if kinds := flagsOf(c); len(kinds) > 0 {
 			marked = append(marked, "path="+c.Path, "kind="+c.Kind)
@@ -192,11 +195,11 @@ func (l *List) Gist(lines int64) []string {
 			others = append(others, c.Kind+"="+c.Path)
 		}
 	}
-	out := []string{fmt.Sprintf("changes=%d", count), fmt.Sprintf("bytes=%d", size), fmt.Sprintf("deletes=%d", deletes)}
+	out := []string{fmt.Sprintf("changes=%d", count), fmt.Sprintf("bytes=%d", content), fmt.Sprintf("deletes=%d", deletes)}
 	if lines >= 0 {
 		out = append(out, fmt.Sprintf("lines=%d", lines))
 	}
-	if lines >= 0 && lines <= smallLines && count <= smallChanges {
+	if lines >= 0 && lines <= smallLines && size <= smallBytes && count <= smallChanges {
 		out = append(out, "size=small")
 	}
 	if git > 0 {
@@ -286,34 +289,35 @@ func inverse(was *toolproto.ChangeList) *List {
 	return l
 }
 
-// lineCounter counts the lines that a patch adds and removes.
+// lineCounter counts the lines that a patch adds and removes, and their bytes.
 type lineCounter struct {
-	lines int64
-	rest  []byte
-	hunk  bool
+	lines, bytes int64
+	rest         []byte // the beginning of an unfinished line
+	length       int64  // of that
+	hunk         bool
 }
 
 func (c *lineCounter) Write(b []byte) (int, error) {
 	n := len(b)
 	for {
 		line, after, ok := bytes.Cut(b, []byte("\n"))
-		if !ok {
-			c.rest = append(c.rest, line[:min(len(line), max(0, 16-len(c.rest)))]...)
+		c.rest = append(c.rest, line[:min(len(line), max(0, 16-len(c.rest)))]...)
+		if c.length += int64(len(line)); !ok {
 			return n, nil
 		}
-		c.line(append(c.rest, line[:min(len(line), 16)]...))
-		c.rest, b = c.rest[:0], after
+		c.line()
+		c.rest, c.length, b = c.rest[:0], 0, after
 	}
 }
 
-func (c *lineCounter) line(b []byte) {
-	switch {
+func (c *lineCounter) line() {
+	switch b := c.rest; {
 	case bytes.HasPrefix(b, []byte("diff --git ")):
 		c.hunk = false
 	case bytes.HasPrefix(b, []byte("@@ ")):
 		c.hunk = true
 	case c.hunk && len(b) > 0 && (b[0] == '+' || b[0] == '-'):
-		c.lines++
+		c.lines, c.bytes = c.lines+1, c.bytes+c.length
 	}
 }
 

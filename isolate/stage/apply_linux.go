@@ -50,7 +50,7 @@ func (l *Layer) Prepare(ctx context.Context) (*Effect, error) {
 		if err != nil {
 			return err
 		}
-		if e.Lines = count.lines; slices.ContainsFunc(skipped, func(s Skipped) bool { return s.Why == SkipBinary || s.Why == SkipLong }) {
+		if e.Lines, e.Bytes = count.lines, count.bytes; slices.ContainsFunc(skipped, func(s Skipped) bool { return s.Why == SkipBinary || s.Why == SkipLong }) {
 			e.Lines = -1
 		}
 		return e.pack(toolproto.ChangesApply, func(c *Change, _ int) ([]byte, error) { return contentBeneath(upper, c.raw, c.New) })

@@ -244,10 +244,39 @@ func TestGistNamesAll(t *testing.T) {
 		return Change{Path: name, raw: name, Kind: kindOf(old, now), Old: old, New: now}
 	}
 	l := &List{Version: Version, Changes: many(change, file, 2000, 40)}
-	gist := l.Gist(-1)
+	gist := l.Gist(-1, 0)
 	for _, c := range l.Changes {
 		if !slices.Contains(gist, c.Kind+"="+c.Path) {
 			t.Fatalf("nothing says %s of %s", c.Kind, c.Path)
+		}
+	}
+}
+
+// TestSmall: a few lines are small only if they're short, however the patch is written.
+func TestSmall(t *testing.T) {
+	l := &List{Version: Version, Changes: []Change{{Path: "x", raw: "x", Kind: Modify}}}
+	for name, c := range map[string]struct {
+		patch        string
+		lines, bytes int64
+		small        bool
+	}{
+		"short":     {"diff --git a/x b/x\n@@ -1 +1 @@\n-a\n+bc\n d\n", 2, 5, true},
+		"many":      {"diff --git a/x b/x\n@@ -0,0 +1,201 @@\n" + strings.Repeat("+\n", 201), 201, 201, false},
+		"long":      {"diff --git a/x b/x\n@@ -0,0 +1 @@\n+" + strings.Repeat("x", 64<<10) + "\n", 1, 64<<10 + 1, false},
+		"just":      {"diff --git a/x b/x\n@@ -0,0 +1 @@\n+" + strings.Repeat("x", 64<<10-1) + "\n", 1, 64 << 10, true},
+		"no change": {"diff --git a/x b/x\n--- a/x\n+++ b/x\n", 0, 0, true},
+	} {
+		for _, piece := range []int{1, 7, len(c.patch)} {
+			var count lineCounter
+			for part := range slices.Chunk([]byte(c.patch), piece) {
+				count.Write(part)
+			}
+			if count.lines != c.lines || count.bytes != c.bytes {
+				t.Errorf("%s, by %d bytes: %d lines of %d, want %d of %d", name, piece, count.lines, count.bytes, c.lines, c.bytes)
+			}
+			if small := slices.Contains(l.Gist(count.lines, count.bytes), "size=small"); small != c.small {
+				t.Errorf("%s: small is %t", name, small)
+			}
 		}
 	}
 }

@@ -56,7 +56,7 @@ func expandChanges(ctx context.Context, t *Table, e *entry, _ policy.Entity, inp
 	}
 	in.ID = c.made.Record.ID
 	if c.made.List != nil {
-		in.Gist = c.made.List.Gist(c.made.Lines)
+		in.Gist = c.made.List.Gist(c.made.Lines, c.made.Bytes)
 	}
 	x, err := t.tool(e, &in)
 	if err != nil {
