@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"palyra/internal/fault"
 	"palyra/internal/toolproto"
@@ -278,5 +279,36 @@ func TestSmall(t *testing.T) {
 				t.Errorf("%s: small is %t", name, small)
 			}
 		}
+	}
+}
+
+// TestFolderBecomesLong: a file that comes in the place of a folder and is too long for a patch is
+// neither missed nor small.
+func TestFolderBecomesLong(t *testing.T) {
+	state, workspace, upper, source := layered(t)
+	if err := os.RemoveAll(filepath.Join(upper, "sub")); err != nil {
+		t.Fatal(err)
+	}
+	put(t, workspace, "sub/x", "x")
+	if err := os.WriteFile(filepath.Join(upper, "sub"), make([]byte, MaxText+1), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	l, err := Take(state, "fix", source, 0o755)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	l.Made = time.Now().Add(time.Hour) // nothing is stale
+	e, err := l.Prepare(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if gist := e.List.Gist(e.Lines, e.Bytes); e.Lines != -1 || slices.Contains(gist, "size=small") {
+		t.Errorf("%d lines, %q", e.Lines, gist)
+	}
+	var out strings.Builder
+	skipped, err := l.Patch(t.Context(), &out, e.List, false)
+	if err != nil || !slices.Contains(skipped, Skipped{"sub", SkipLong}) {
+		t.Errorf("%q, %v", skipped, err)
 	}
 }

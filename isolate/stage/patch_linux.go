@@ -80,7 +80,7 @@ func (p *patcher) change(c *Change) (skip string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if why == "" {
+	if why == "" || why == SkipFolder && whyNow != "" { // what a file lacks says more
 		why = whyNow
 	}
 	switch {
