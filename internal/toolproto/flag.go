@@ -63,6 +63,7 @@ func flagged(path, kind string) Flag {
 // The kinds of flags that what a change makes of a file gives, besides KindExecutable.
 const (
 	MarkSetID = "set_id"
+	MarkOpen  = "others_write"
 	MarkOut   = "leads_out"
 	MarkCase  = "case"
 )
@@ -74,6 +75,8 @@ func MarkWhy(kind string) string {
 		return "it can be run as a program"
 	case MarkSetID:
 		return "it runs as its owner or group, or hands its group down"
+	case MarkOpen:
+		return "any user of the host may write to it"
 	case MarkOut:
 		return "it leads out of the workspace"
 	case MarkCase:

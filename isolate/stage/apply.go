@@ -283,7 +283,7 @@ func inverse(was *toolproto.ChangeList) *List {
 		if err != nil || toolproto.InGit(raw) {
 			continue
 		}
-		l.Changes = append(l.Changes, Change{Path: c.Path, Kind: kindOf(c.New, c.Old), Old: c.New, New: c.Old, Marks: marksOf(raw, c.Old), raw: raw})
+		l.Changes = append(l.Changes, Change{Path: c.Path, Kind: kindOf(c.New, c.Old), Old: c.New, New: c.Old, Marks: marksOf(raw, c.New, c.Old), raw: raw})
 	}
 	l.sort()
 	return l

@@ -350,7 +350,7 @@ func (r *reader) add(name string, old, now *Node, stale bool) error {
 	if r.left.Names < 0 {
 		return tooLarge("its names and the targets of its links are longer than is read at once")
 	}
-	c.Marks = marksOf(name, now)
+	c.Marks = marksOf(name, old, now)
 	for _, m := range r.mark(name, now != nil && now.Type == Directory) {
 		if !slices.ContainsFunc(c.Marks, func(x Mark) bool { return x.Kind == m.Kind }) {
 			c.Marks = append(c.Marks, m)

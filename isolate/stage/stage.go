@@ -83,6 +83,7 @@ type Mark struct {
 // The kinds of marks besides those of [toolproto.PlaceKinds].
 const (
 	MarkSetID      = toolproto.MarkSetID
+	MarkOpen       = toolproto.MarkOpen
 	MarkSpecial    = "special"
 	MarkOut        = toolproto.MarkOut
 	MarkCase       = toolproto.MarkCase
@@ -161,7 +162,7 @@ func kindOf(old, now *Node) string {
 }
 
 // marksOf returns the reasons to look at a change.
-func marksOf(name string, now *Node) (marks []Mark) {
+func marksOf(name string, old, now *Node) (marks []Mark) {
 	if f, ok := toolproto.PlantedNode(name, now == nil || now.Type == Directory); ok {
 		marks = append(marks, Mark{f.Kind, f.Why})
 	}
@@ -183,7 +184,15 @@ func marksOf(name string, now *Node) (marks []Mark) {
 	if len(now.Mode) > 0 && now.Type != Symlink && strings.ContainsRune("234567", rune(now.Mode[0])) {
 		marks = append(marks, Mark{MarkSetID, toolproto.MarkWhy(MarkSetID)})
 	}
+	if isOpen(now) && !isOpen(old) {
+		marks = append(marks, Mark{MarkOpen, toolproto.MarkWhy(MarkOpen)})
+	}
 	return marks
+}
+
+// isOpen reports whether any user may write to a file or folder.
+func isOpen(n *Node) bool {
+	return n != nil && n.Type != Symlink && len(n.Mode) == 4 && (n.Mode[3]-'0')&2 != 0
 }
 
 // leadsOut reports whether a link's target, unescaped or not, lies outside the workspace as

@@ -157,6 +157,19 @@ func TestRead(t *testing.T) {
 			"create .git/objects/aa !git", "create .git/objects/aa/bb !git", "create .github", "create .github/workflows",
 			"create .github/workflows/ci.yml !ci", "create Readme !case", "create fifo !special", `create new\x0aline \x1b[31m\xff`,
 			"create set !set_id", "create set2 !set_id"}},
+		"rights of others": {func(t *testing.T, p pair) {
+			for _, f := range []string{"opened", "open", "closed"} {
+				put(t, p.low, f, "x")
+				put(t, p.up, f, "x")
+			}
+			put(t, p.low, "d/a", "x")
+			put(t, p.up, "d/new", "x")
+			for name, mode := range map[string]fs.FileMode{p.up + "/opened": 0o646, p.low + "/open": 0o666, p.up + "/open": 0o667,
+				p.low + "/closed": 0o666, p.up + "/d": 0o777, p.up + "/d/new": 0o602} {
+				must(t, os.Chmod(name, mode))
+			}
+			must(t, os.Symlink("a", filepath.Join(p.up, "link")))
+		}, []string{"mode closed", "mode d !others_write", "create d/new !others_write", "create link", "mode open", "mode opened !others_write"}},
 		"links in the place of folders": {func(t *testing.T, p pair) {
 			for _, name := range []string{".github", ".husky", ".vscode"} {
 				must(t, os.Symlink("d", filepath.Join(p.up, name)))
