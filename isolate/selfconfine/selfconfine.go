@@ -27,7 +27,9 @@
 // daemon can use all of them, and can ask palyra-cell for runs: it holds the key that
 // grants are made with. It can't start a program of its own in the host, reach the network,
 // read other files or lose its traces in them. Landlock doesn't see metadata: the daemon
-// can still read names, sizes and modes of the host's files.
+// can still read names, sizes and modes of the host's files, and change modes and times of
+// those that its user owns. So it can open them to other users of the host; a run in a cell
+// over their folder could, too. palyra-egress changes none: its filter lets it not.
 package selfconfine
 
 // Config says what the process needs from here on. Its zero value leaves it only the things
