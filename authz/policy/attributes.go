@@ -168,7 +168,7 @@ type given struct {
 	family           string
 	tool             string        // of a call; "" until the decision begins
 	principal        string        // who asks, by id; "" until the decision begins
-	hosts            []egress.List // of the set; nil until the decision begins
+	hosts            *egress.Lists // of the set; nil until the decision begins
 	approved, byName bool          // context.approved and context.interpreter_permitted
 	use              use           // of vault.use; zero for other questions
 }

@@ -83,7 +83,7 @@ func (s *Set) Bundle(r Request, decision string) (*Bundle, error) {
 	b := &Bundle{Version: BundleVersion, Decision: decision, PolicySet: s.digest, Schema: s.schema, Policies: make(map[string]string), Request: r,
 		Answer: BundleAnswer{d.Effect, d.Reason, orEmpty(d.Policies), failedIDs(d.Errors)}}
 	b.Kind, b.Family = s.kindOf(&r)
-	for _, l := range s.hostsFor(&r) {
+	for _, l := range s.hostsFor(&r).All() {
 		if b.Hosts == nil {
 			b.Hosts = make(map[string][]string)
 		}

@@ -2,12 +2,14 @@ package policy
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
 
+	"palyra/call/egress"
 	"palyra/internal/fault"
 )
 
@@ -139,5 +141,29 @@ func TestBadLists(t *testing.T) {
 		if _, err := LoadFS(fsys); fault.ReasonOf(err) != "policy_invalid" || !strings.Contains(err.Error(), tt.file) || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %q", tt.file, err, tt.want)
 		}
+	}
+}
+
+// TestManyListed: what a question costs grows with its hosts and with the lists, and not with their
+// product, which here is 4 * 10^9: whoever tests a candidate sends both, and an evaluation doesn't
+// end in the middle.
+func TestManyListed(t *testing.T) {
+	const most, lists = 40_000, 100
+	const digits = "abcdefghijklmnopqrstuvwxyz0123456789"
+	set := fstest.MapFS{"a.cedar": {Data: []byte(`@id("p") permit(principal, action, resource) when { context has egress_unlisted && context.egress_unlisted.contains("z.z:443") };`)}}
+	for n := range lists {
+		var list strings.Builder
+		for i := range egress.MaxListed {
+			fmt.Fprintf(&list, "%c%c.b\n", digits[i%36], digits[i/36])
+		}
+		set[fmt.Sprintf("l%d.hosts", n)] = &fstest.MapFile{Data: []byte(list.String())}
+	}
+	s, err := LoadFS(set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hosts := slices.Repeat([]string{"z.z:443"}, most)
+	if d := s.Decide(reaching(true, append(hosts, "aa.b:443")...)); d.Effect != Allow {
+		t.Errorf("%+v", d)
 	}
 }

@@ -25,20 +25,23 @@ func (s *Set) addHosts(f file) error {
 		return fault.New(fault.BadState, "policy_invalid", fmt.Sprintf("read list of hosts %q", f.name), err).
 			WithHint("a rule a line, as palyra exec --egress takes it; # begins a comment")
 	}
-	s.hosts = append(s.hosts, l) // files are sorted by name
+	s.hosts.Add(l) // files are sorted by name
 	return nil
 }
 
 // hostsFor returns the lists that a request is decided by.
-func (s *Set) hostsFor(r *Request) []egress.List {
+func (s *Set) hostsFor(r *Request) *egress.Lists {
 	if r.hosts != nil {
 		return r.hosts
 	}
-	return s.hosts
+	return &s.hosts
 }
 
-// listsOf reads the lists of a policy test's file.
-func listsOf(hosts map[string][]string) (lists []egress.List, err error) {
+// listsOf reads the lists of a policy test's file, nil if it has none.
+func listsOf(hosts map[string][]string) (lists *egress.Lists, err error) {
+	if len(hosts) > 0 {
+		lists = new(egress.Lists)
+	}
 	for _, name := range slices.Sorted(maps.Keys(hosts)) {
 		l, err := egress.ParseList(name, strings.Join(hosts[name], "\n"))
 		if err == nil && !egress.ListName(name) {
@@ -47,13 +50,13 @@ func listsOf(hosts map[string][]string) (lists []egress.List, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("%q: %w", name, err)
 		}
-		lists = append(lists, l)
+		lists.Add(l)
 	}
 	return lists, nil
 }
 
 // Hosts returns the lists of hosts of the set, sorted by name. The caller must not change them.
-func (s *Set) Hosts() []egress.List { return s.hosts }
+func (s *Set) Hosts() []egress.List { return s.hosts.All() }
 
 // ExpandHosts returns a proposal's hosts with the rules of a list in place of each "@NAME". A list
 // that the set doesn't have is fault.Usage "invalid_input".
@@ -68,12 +71,12 @@ func (s *Set) ExpandHosts(hosts []string) ([]string, error) {
 			out = append(out, h)
 			continue
 		}
-		i := slices.IndexFunc(s.hosts, func(l egress.List) bool { return l.Name == name })
+		i := slices.IndexFunc(s.hosts.All(), func(l egress.List) bool { return l.Name == name })
 		if i < 0 {
 			return nil, fault.New(fault.Usage, "invalid_input", fmt.Sprintf("list of hosts %.40q", name), errors.New("the policy directory has no such list")).
 				WithHint(s.listNames())
 		}
-		for _, r := range s.hosts[i].Rules {
+		for _, r := range s.hosts.All()[i].Rules {
 			out = append(out, r.String())
 		}
 	}
@@ -81,11 +84,11 @@ func (s *Set) ExpandHosts(hosts []string) ([]string, error) {
 }
 
 func (s *Set) listNames() string {
-	if len(s.hosts) == 0 {
+	if len(s.hosts.All()) == 0 {
 		return "it has none: docs/EGRESS.md says how to make one"
 	}
 	var names []string
-	for _, l := range s.hosts {
+	for _, l := range s.hosts.All() {
 		names = append(names, listMark+l.Name)
 	}
 	return "it has " + strings.Join(names, ", ")
@@ -95,9 +98,7 @@ func (s *Set) listNames() string {
 func (g *given) unlisted() (out []string) {
 	for _, h := range g.EgressHosts {
 		r, err := egress.ParseRule(h)
-		if err != nil || !slices.ContainsFunc(g.hosts, func(l egress.List) bool {
-			return slices.ContainsFunc(l.Rules, func(x egress.Rule) bool { return x.Covers(r) })
-		}) {
+		if err != nil || !g.hosts.Cover(r) {
 			out = append(out, h)
 		}
 	}

@@ -140,11 +140,11 @@ type Set struct {
 	lost        string    // an attribute of a restored set that this program doesn't fill; "": none
 	digest      canon.Digest
 	memo        *memo
-	cases       []file        // policy tests, read when they are run: Default doesn't pay for them
-	texts       []file        // the policy files and lists of hosts
-	hosts       []egress.List // sorted by name
-	tested      int           // the tests that check ran; 0 for sets that it didn't check
-	base        *Set          // this set without its floor; nil if it has none
+	cases       []file       // policy tests, read when they are run: Default doesn't pay for them
+	texts       []file       // the policy files and lists of hosts
+	hosts       egress.Lists // sorted by name
+	tested      int          // the tests that check ran; 0 for sets that it didn't check
+	base        *Set         // this set without its floor; nil if it has none
 }
 
 //go:embed default

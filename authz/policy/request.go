@@ -98,7 +98,7 @@ type Request struct {
 	Resource  Entity  `json:"resource"`
 	Context   Context `json:"context"`
 
-	hosts []egress.List // of a policy test that brings its own; nil: the set's
+	hosts *egress.Lists // of a policy test that brings its own; nil: the set's
 }
 
 // Entity is a principal or a resource. The surface that authenticated the principal sets Roles,

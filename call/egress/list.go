@@ -60,3 +60,51 @@ func ParseList(name, text string) (List, error) {
 func (r Rule) Covers(o Rule) bool {
 	return r == o || r.port == o.port && r.below && o.name != "" && r.names(o.name)
 }
+
+// Lists are lists of hosts that are asked about rules. A question's cost doesn't grow with them. The
+// zero Lists have none; Add makes them, and nothing changes them then.
+type Lists struct {
+	all   []List
+	rules map[Rule]struct{}
+}
+
+// Add adds a list.
+func (ls *Lists) Add(l List) {
+	if ls.rules == nil {
+		ls.rules = make(map[Rule]struct{})
+	}
+	ls.all = append(ls.all, l)
+	for _, r := range l.Rules {
+		ls.rules[r] = struct{}{}
+	}
+}
+
+// All returns the lists in the order in which they were added. The caller must not change them.
+func (ls *Lists) All() []List {
+	if ls == nil {
+		return nil
+	}
+	return ls.all
+}
+
+// Cover reports whether a rule of a list [Rule.Covers] o.
+func (ls *Lists) Cover(o Rule) bool {
+	if ls == nil {
+		return false
+	}
+	has := func(r Rule) bool {
+		_, ok := ls.rules[r]
+		return ok
+	}
+	if has(o) {
+		return true
+	}
+	for name, below := o.name, true; ; {
+		if _, name, below = strings.Cut(name, "."); !below {
+			return false
+		}
+		if has(Rule{name: name, below: true, port: o.port}) {
+			return true
+		}
+	}
+}

@@ -78,8 +78,11 @@ func TestCovers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r.Covers(of) != x.want {
-			t.Errorf("%s covers %s: %v", x.rule, x.of, !x.want)
+		var lists Lists
+		lists.Add(List{Name: "other", Rules: []Rule{{name: "z.example", port: 443}}})
+		lists.Add(List{Name: "list", Rules: []Rule{r}})
+		if r.Covers(of) != x.want || lists.Cover(of) != x.want {
+			t.Errorf("%s covers %s: %v, in a list %v", x.rule, x.of, r.Covers(of), lists.Cover(of))
 		}
 		// What it covers it allows, where that is a name.
 		if name, below := of.Name(); name != "" && !below && x.want && !(Rules{all: []Rule{r}}).Allows(name, of.Port()) {
@@ -88,5 +91,9 @@ func TestCovers(t *testing.T) {
 	}
 	if (Rule{}).Covers(Rule{name: "a.example", port: 443}) {
 		t.Error("the zero rule covers one")
+	}
+	var none *Lists
+	if new(Lists).Cover(Rule{name: "a.example", port: 443}) || none.Cover(Rule{}) {
+		t.Error("no lists cover a rule")
 	}
 }
