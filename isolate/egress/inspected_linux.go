@@ -147,7 +147,7 @@ func (s *session) inspected(program *net.TCPConn, host string, port uint16, addr
 		program.SetDeadline(time.Time{}) // the proxy's
 	}
 	h := &hostConns{s: s, addrs: addrs, port: port}
-	seen := s.Serve(s.ctx, m, inspect.Target{Host: host, Port: port, Dial: h.dial})
+	seen := s.Serve(s.ctx, m, inspect.Target{Host: host, Port: port, Dial: h.dial, Room: s.room})
 	c.ServerName, c.TLS, c.Key = seen.ServerName, seen.TLS, seen.Key
 	c.Sent, c.Received = m.sent.n.Load(), m.received.n.Load()
 	c.Address, c.Outcome = h.outcome(seen.Closed)
@@ -157,6 +157,17 @@ func (s *session) inspected(program *net.TCPConn, host string, port uint16, addr
 	if cut := m.cut(); cut != "" {
 		c.Outcome = cut
 	}
+}
+
+// room takes memory for what an inspected connection has beside its first request.
+func (s *session) room(ctx context.Context, n int64) (release func(), err error) {
+	wait, cancel := context.WithTimeout(ctx, proxyTime)
+	defer cancel()
+	hold, err := s.srv.inspected.Wait(wait, s.owner, n)
+	if err != nil {
+		return nil, err
+	}
+	return hold.Release, nil
 }
 
 // hostConns are the connections to a host for one of the program's, of which the first is counted
@@ -173,19 +184,23 @@ type hostConns struct {
 }
 
 func (h *hostConns) dial(ctx context.Context) (net.Conn, error) {
-	var hold *budget.Hold
+	var file, memory *budget.Hold
 	h.mu.Lock()
 	if h.open > 0 {
 		var err error
-		if hold, err = h.s.srv.files.Take(h.s.owner, 1); err != nil {
+		if file, err = h.s.srv.files.Take(h.s.owner, 1); err == nil {
+			memory, err = h.s.srv.inspected.Take(h.s.owner, inspect.HostCost)
+		}
+		if err != nil {
 			h.mu.Unlock()
+			file.Release()
 			return nil, errors.New("palyra-egress has no room for another connection")
 		}
 	}
 	h.open++
 	h.mu.Unlock()
 	conn, addr, outcome := dial(ctx, h.addrs, h.port, h.s.srv.files, h.s.owner)
-	c := &hostConn{TCPConn: conn, h: h, hold: hold}
+	c := &hostConn{TCPConn: conn, h: h, file: file, memory: memory}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if conn == nil {
@@ -213,9 +228,9 @@ func (h *hostConns) outcome(closed bool) (address, outcome string) {
 
 type hostConn struct {
 	*net.TCPConn
-	h    *hostConns
-	hold *budget.Hold
-	once sync.Once
+	h            *hostConns
+	file, memory *budget.Hold // nil for the first
+	once         sync.Once
 }
 
 func (c *hostConn) Close() error {
@@ -229,9 +244,8 @@ func (c *hostConn) Close() error {
 func (c *hostConn) leaveLocked() {
 	c.once.Do(func() {
 		c.h.open--
-		if c.hold != nil {
-			c.hold.Release()
-		}
+		c.file.Release()
+		c.memory.Release()
 	})
 }
 

@@ -493,3 +493,31 @@ func TestInspectedProxy(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 }
+
+// TestRoom: what an inspected connection takes beside its first request is its owner's, of the memory
+// for all inspected connections.
+func TestRoom(t *testing.T) {
+	srv, err := newServer(Config{Descriptors: 64})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSession(srv, &Order{Owner: "uid:1"}, rule.Rules{})
+	release, err := s.room(t.Context(), inspectedMemory/2)
+	if err != nil || srv.inspected.Held() != inspectedMemory/2 {
+		t.Fatalf("%v, %d", err, srv.inspected.Held())
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := s.room(ctx, 1); err == nil {
+		t.Error("one owner has more than half")
+	}
+	other, err := newSession(srv, &Order{Owner: "uid:2"}, rule.Rules{}).room(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	release()
+	other()
+	if srv.inspected.Held() != 0 {
+		t.Errorf("%d bytes are held", srv.inspected.Held())
+	}
+}

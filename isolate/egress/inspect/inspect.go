@@ -177,6 +177,8 @@ type Target struct {
 	Port uint16
 	// Dial connects to an address of the host, which was checked. Its error is told to the program.
 	Dial func(ctx context.Context) (net.Conn, error)
+	// Room waits for n bytes of memory, which what it returns gives back. Cost isn't asked for here.
+	Room func(ctx context.Context, n int64) (release func(), err error)
 }
 
 // Seen is what a connection showed.

@@ -22,6 +22,8 @@ type exchange struct {
 	at   int // its record
 	used []string
 
+	heads int64 // what its heads take; guarded by l.mu
+
 	header http.Header // as they go out, with values
 	query  string
 	hasUse bool // the host has a use: its answers are cleaned
@@ -46,6 +48,22 @@ func (l *link) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := &exchange{l: l}
 	x.at = l.g.begin(evidence.Request{Host: l.to.Host, Port: uint32(l.to.Port), Method: r.Method, Path: path})
 	defer x.noted()
+	defer x.release()
+	if !l.hold(x, r.Header, r.Trailer) {
+		r.Header, r.Trailer = nil, nil // what waits for the program to read the answer mustn't hold them
+		l.g.cfg.Denied(l.to.Host, l.to.Port, evidence.DenyRequest)
+		x.refused = true
+		x.say(w, http.StatusRequestHeaderFieldsTooLarge, "the heads of the requests under way in this connection have too many fields, or are too long")
+		return
+	}
+	leave, err := l.enter(r.Context())
+	defer leave()
+	if err != nil {
+		l.g.cfg.Denied(l.to.Host, l.to.Port, evidence.DenyOverload)
+		x.refused = true
+		x.say(w, http.StatusServiceUnavailable, "palyra-egress has no room for another request in this connection")
+		return
+	}
 	var left http.Header
 	var leftQuery string
 	x.header, x.query, left, leftQuery, x.used = l.g.values.put(r, l.to.Host, l.to.Port, path)
@@ -151,6 +169,13 @@ func (x *exchange) say(w http.ResponseWriter, status int, why string) {
 	x.received += int64(n)
 }
 
+// release gives back what hold counted.
+func (x *exchange) release() {
+	x.l.mu.Lock()
+	defer x.l.mu.Unlock()
+	x.l.heads -= x.heads
+}
+
 // noted ends the record.
 func (x *exchange) noted() {
 	x.l.g.note(x.at, func(r *evidence.Request) {
@@ -191,6 +216,8 @@ func (l *link) rewrite(p *httputil.ProxyRequest) {
 	}
 }
 
+var errHeads = errors.New("the heads of its answers have too many fields, or are too long")
+
 var errEncoded = errors.New("the answer is encoded, so that values of secrets can't be taken out of it")
 
 // answer makes what the program gets of what the host sent.
@@ -203,6 +230,11 @@ func (l *link) answer(res *http.Response) error {
 	if len(res.Trailer) > 0 {
 		res.Header.Del("Content-Length") // HTTP/1.1 has one or the other
 	}
+	if !l.hold(x, res.Header, res.Trailer) {
+		return errHeads
+	}
+	tail := &trailing{res.Body, x, res}
+	res.Body = tail
 	v := l.g.values
 	if v == nil || !x.hasUse {
 		return nil
@@ -213,25 +245,33 @@ func (l *link) answer(res *http.Response) error {
 			return errEncoded
 		}
 	}
-	v.cleanHeader(res.Header) // trailers' names, too
+	v.cleanHeader(res.Header)
+	v.cleanHeader(res.Trailer) // which has names by now
 	if !bodyless {
 		res.Header.Del("Content-Length") // a placeholder is longer or shorter than its value
 		res.ContentLength = -1
-		res.Body = &trailing{newCleaner(res.Body, v), res}
+		tail.ReadCloser = newCleaner(tail.ReadCloser, v)
 	}
 	return nil
 }
 
-// trailing is a body behind which trailers come.
+// trailing is a body, which may be empty, behind which trailers come.
 type trailing struct {
-	*cleaner
+	io.ReadCloser
+	x   *exchange
 	res *http.Response
 }
 
 func (t *trailing) Read(b []byte) (int, error) {
-	n, err := t.cleaner.Read(b)
-	if err != nil {
-		t.v.cleanHeader(t.res.Trailer)
+	n, err := t.ReadCloser.Read(b)
+	if err == nil {
+		return n, nil
+	}
+	if t.x.hasUse {
+		t.x.l.g.values.cleanHeader(t.res.Trailer)
+	}
+	if !t.x.l.hold(t.x, t.res.Trailer) {
+		t.res.Trailer, err = nil, errHeads
 	}
 	return n, err
 }
@@ -249,6 +289,8 @@ func (l *link) failed(w http.ResponseWriter, r *http.Request, err error) {
 		why, x.refused, x.used = not.Error(), true, nil
 	case errors.Is(err, errEncoded):
 		why = errEncoded.Error()
+	case errors.Is(err, errHeads):
+		why = errHeads.Error()
 	}
 	x.say(w, http.StatusBadGateway, why)
 }
@@ -259,8 +301,15 @@ type answering struct {
 	x *exchange
 }
 
+// mostInterim is what an interim head takes at most that is passed on. Others wait for no program, and
+// aren't counted.
+const mostInterim = 64 << 10
+
 // WriteHeader passes on the head, interim ones as well.
 func (a *answering) WriteHeader(status int) {
+	if status < http.StatusOK && weight(a.Header()) > mostInterim {
+		return
+	}
 	if a.x.hasUse {
 		a.x.l.g.values.cleanHeader(a.Header())
 	}

@@ -31,9 +31,32 @@ const (
 	maxHosts   = 8 // connections to the host for one of the program's
 )
 
-// Cost is how much memory a connection may take, in bytes: what waits in it both ways, and heads. A
-// program that fills all of its streams with the longest heads takes twice as much.
-const Cost = 1 << 20
+// What a connection may take of memory, in bytes.
+const (
+	// Cost is of a connection with one request: what waits in it both ways, and heads.
+	Cost = 1 << 20
+	// HostCost is of a further connection to the host.
+	HostCost = 256 << 10
+	// perRequest is of a request that comes beside others: the buffers of its body and its answer's.
+	perRequest = 128 << 10
+	// maxHeads is of all heads and trailers of requests under way, and of their answers.
+	maxHeads = 512 << 10
+	// perField is what a field takes beside its text, in the two maps in which it stands at a time.
+	perField = 256
+)
+
+// weight is what the maps of a head take.
+func weight(maps ...http.Header) (n int64) {
+	for _, h := range maps {
+		for key, texts := range h {
+			n += int64(len(key)) + perField
+			for _, text := range texts {
+				n += int64(len(text)) + 16
+			}
+		}
+	}
+	return n
+}
 
 // The times that a program and a host take for a greeting or a head.
 const (
@@ -52,6 +75,8 @@ type link struct {
 
 	mu    sync.Mutex
 	seen  Seen                  // guarded by mu
+	under int                   // guarded by mu; requests under way
+	heads int64                 // guarded by mu; what theirs take
 	ended bool                  // guarded by mu; nothing begins any more
 	conns map[net.Conn]struct{} // guarded by mu; to the host
 	work  sync.WaitGroup        // requests and dials; Add under mu
@@ -205,6 +230,39 @@ func (l *link) begin() bool {
 		return false
 	}
 	l.work.Add(1)
+	return true
+}
+
+// enter counts a request of a connection that begin has counted, and waits for room beside others.
+func (l *link) enter(ctx context.Context) (leave func(), err error) {
+	l.mu.Lock()
+	l.under++
+	first := l.under == 1
+	l.mu.Unlock()
+	release := func() {}
+	if !first {
+		if release, err = l.to.Room(ctx, perRequest); err != nil {
+			release = func() {}
+		}
+	}
+	return func() {
+		release()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.under--
+	}, err
+}
+
+// hold counts heads of a request under way, unless they'd be more than the connection may have.
+func (l *link) hold(x *exchange, maps ...http.Header) bool {
+	n := weight(maps...)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.heads+n > maxHeads {
+		return false
+	}
+	l.heads += n
+	x.heads += n
 	return true
 }
 

@@ -114,7 +114,7 @@ func newRig(t testing.TB, c setup) *rig {
 	r.roots.AppendCertsFromPEM([]byte(r.g.Authority()))
 	r.to = Target{Host: hostName, Port: 443, Dial: func(ctx context.Context) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp", r.host.Listener.Addr().String())
-	}}
+	}, Room: func(context.Context, int64) (func(), error) { return func() {}, nil }}
 	t.Cleanup(func() { // after the program's connections
 		cancel()
 		r.wg.Wait()

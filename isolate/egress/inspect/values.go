@@ -98,11 +98,12 @@ func (v *values) wipe() {
 // nothing, and what is left to be looked at: the head without the placeholders that stand in their
 // places. path is the request's.
 func (v *values) put(in *http.Request, host string, port uint16, path string) (header http.Header, query string, left http.Header, leftQuery string, used []string) {
-	header, left = in.Header.Clone(), in.Header.Clone()
+	header, left = in.Header, in.Header
 	query, leftQuery = in.URL.RawQuery, in.URL.RawQuery
 	if v == nil {
 		return header, query, left, leftQuery, nil
 	}
+	cloned := false
 	for i, u := range v.uses {
 		if !u.Matches(host, port, in.Method, path) {
 			continue
@@ -111,15 +112,19 @@ func (v *values) put(in *http.Request, host string, port uint16, path string) (h
 		switch u.Place.Kind {
 		case rule.InHeader:
 			key := http.CanonicalHeaderKey(u.Place.Name)
-			for j, text := range left[key] {
-				var h bool
+			for j := range left[key] {
 				basic := u.Place.Name == "authorization"
 				// A place may have placeholders of several uses.
-				left[key][j], h = inHeader(text, v.placeholders[i], nil, basic)
-				if h {
-					header[key][j], _ = inHeader(header[key][j], v.placeholders[i], v.held[i].Bytes(), basic)
+				without, h := inHeader(left[key][j], v.placeholders[i], nil, basic)
+				if !h {
+					continue
 				}
-				hit = hit || h
+				if !cloned {
+					header, left, cloned = header.Clone(), left.Clone(), true
+				}
+				left[key][j] = without
+				header[key][j], _ = inHeader(header[key][j], v.placeholders[i], v.held[i].Bytes(), basic)
+				hit = true
 			}
 		case rule.InQuery:
 			if leftQuery, hit = inQuery(leftQuery, u.Place.Name, v.placeholders[i], nil); hit {
