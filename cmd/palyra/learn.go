@@ -12,6 +12,7 @@ import (
 
 	"palyra/authz/policy"
 	"palyra/call/egress"
+	"palyra/call/egress/reach"
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
 	"palyra/cmd/internal/terminal"
@@ -28,7 +29,8 @@ type lesson struct {
 	Calls    int      `json:"calls"`    // how many calls asked for it
 	Programs []string `json:"programs"` // first words of these calls' commands, four at most
 	Entry    uint64   `json:"entry"`    // in the journal, of the newest
-	// Why is "not_listed", or "forbidden" for a name in a network that is no one's to propose.
+	// Why is "not_listed", or "forbidden" for an address, or a name in a network, that is no one's to
+	// propose.
 	Why string `json:"why"`
 	// Guessed says that the program asked for the name alone: the port is 443 for want of another.
 	Guessed bool `json:"guessed,omitempty"`
@@ -59,13 +61,13 @@ func lessonsOf(ctx context.Context, read kernel.Entries, size uint64, last int, 
 		}
 		asked := make(map[string]bool)
 		for _, x := range seen.Egress.Denied {
-			rule, ok := ruleFor(x)
+			rule, why, ok := ruleFor(x)
 			if !ok {
 				continue
 			}
 			l := byRule[rule]
 			if l == nil {
-				l = &lesson{Rule: rule, Entry: d.Index, Why: x.Why, Guessed: x.Port == 0, Programs: []string{}}
+				l = &lesson{Rule: rule, Entry: d.Index, Why: why, Guessed: x.Port == 0, Programs: []string{}}
 				byRule[rule], lessons = l, append(lessons, l)
 			}
 			l.Times += x.Times
@@ -83,10 +85,11 @@ func lessonsOf(ctx context.Context, read kernel.Entries, size uint64, last int, 
 	return lessons, calls, nil
 }
 
-// ruleFor returns the rule that would have allowed what was denied, if a rule could.
-func ruleFor(x evidence.Denial) (string, bool) {
+// ruleFor returns the rule that would have allowed what was denied, if a rule could, and why it was
+// denied: an address that no rule has was looked at no further.
+func ruleFor(x evidence.Denial) (rule, why string, ok bool) {
 	if x.Why != evidence.DenyNotListed && x.Why != evidence.DenyForbidden {
-		return "", false
+		return "", "", false
 	}
 	host := x.Host
 	if strings.Contains(host, ":") {
@@ -96,7 +99,10 @@ func ruleFor(x evidence.Denial) (string, bool) {
 		host = fmt.Sprintf("%s:%d", host, x.Port)
 	}
 	r, err := egress.ParseRule(host)
-	return r.String(), err == nil
+	if p := r.Prefix(); err == nil && p.IsValid() && reach.Check(p.Addr()) != nil {
+		return r.String(), evidence.DenyForbidden, true
+	}
+	return r.String(), x.Why, err == nil
 }
 
 // policyLearn proposes the hosts that calls were denied for a list of a policy directory, and adds
@@ -170,7 +176,7 @@ func lessonsText(name string, calls int, add, private []*lesson) string {
 			front.Escape(l.Rule), counted(l.Times, "time"), counted(int64(l.Calls), "call"), quoted(l.Programs), guess, l.Entry)
 	}
 	if len(private) > 0 {
-		b.WriteString("not proposed, because they lead to a private or special address:\n")
+		b.WriteString("not proposed, because they are a private or special address, or lead to one:\n")
 	}
 	for _, l := range private {
 		fmt.Fprintf(&b, "    %s\n", front.Escape(l.Rule))
