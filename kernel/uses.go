@@ -326,11 +326,45 @@ type trap struct {
 // on.
 type traps struct {
 	mu   sync.Mutex
-	by   map[string]trap // by the placeholder's random part
-	ring []string        // the keys, the oldest first
+	by   map[string]trap     // by the placeholder's random part
+	told map[string][]string // the principals whose proposals of one the journal has; likewise
+	ring []string            // the keys, the oldest first
 }
 
-const maxTraps = 4096
+const (
+	maxTraps = 4096
+	maxTold  = 16 // principals of one placeholder
+)
+
+// key is what a placeholder is found by.
+func (t *trap) key() string { return t.text[len(t.text)-egress.Drawn:] }
+
+// first reports whether a principal's proposal with a placeholder is the first. Further ones are
+// refused and tell nothing new: whoever has a placeholder can propose it for ever.
+func (t *traps) first(x trap, principal string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if told := t.told[x.key()]; slices.Contains(told, principal) || len(told) == maxTold {
+		return false
+	}
+	if _, known := t.by[x.key()]; !known { // it's among the newest no more
+		return true
+	}
+	if t.told == nil {
+		t.told = make(map[string][]string)
+	}
+	t.told[x.key()] = append(t.told[x.key()], principal)
+	return true
+}
+
+// untold undoes first.
+func (t *traps) untold(x trap, principal string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if told, ok := t.told[x.key()]; ok {
+		t.told[x.key()] = slices.DeleteFunc(told, func(p string) bool { return p == principal })
+	}
+}
 
 func (t *traps) add(c *call) {
 	t.mu.Lock()
@@ -347,6 +381,7 @@ func (t *traps) add(c *call) {
 	}
 	for len(t.ring) > maxTraps {
 		delete(t.by, t.ring[0])
+		delete(t.told, t.ring[0])
 		t.ring = slices.Delete(t.ring, 0, 1)
 	}
 }
@@ -375,7 +410,8 @@ func (t *traps) find(text string) (trap, bool) {
 	return trap{}, false
 }
 
-// checkTraps refuses a proposal with the placeholder of another call.
+// checkTraps refuses a proposal with the placeholder of another call. The journal has the first of a
+// principal.
 func (k *Kernel) checkTraps(ctx context.Context, who *Caller, p *Proposal) error {
 	for _, text := range slices.Concat([]string{string(p.Input)}, p.Argv, p.Env) {
 		x, ok := k.traps.find(text)
@@ -384,8 +420,10 @@ func (k *Kernel) checkTraps(ctx context.Context, who *Caller, p *Proposal) error
 		}
 		l := evidence.Leak{Name: x.Name, Where: leakCall}
 		var err error
-		if k.state != nil {
-			err = k.tell(ctx, x, who.Principal.ID, l)
+		if principal := who.Principal.ID; k.state != nil && k.traps.first(x, principal) {
+			if err = k.tell(ctx, x, principal, l); err != nil {
+				k.traps.untold(x, principal)
+			}
 		}
 		return leakFault("check call", l, err)
 	}
