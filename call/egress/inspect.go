@@ -4,8 +4,10 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"palyra/internal/fault"
 )
@@ -148,7 +150,8 @@ const pchar = "-._~!$&'()*+,;=:@"
 // Path returns the normal form of a request's path: escapes of unreserved characters undone, others
 // in capitals, and the printable characters escaped that no path has. It refuses paths that two
 // readers may take for different ones: dot segments, empty segments, escaped slashes, backslashes
-// and NUL in every spelling, escapes of escapes, parameters behind dots ("/..;/").
+// and NUL in every spelling, escapes of escapes, parameters behind dots ("/..;/"), and escapes that
+// aren't UTF-8.
 func Path(text string) (string, error) {
 	if !strings.HasPrefix(text, "/") {
 		return "", errors.New("a path begins with '/'")
@@ -196,8 +199,11 @@ func Path(text string) (string, error) {
 		plain, _, _ := strings.Cut(s, ";")
 		plain = strings.ReplaceAll(plain, "%3B", ";")
 		plain, _, _ = strings.Cut(plain, ";")
+		bare, _ := url.PathUnescape(plain) // its escapes are well-formed
 		switch {
-		case plain == "." || plain == "..":
+		case !utf8.ValidString(bare): // "%c0%ae" is a dot to some
+			return "", errors.New("an escape that isn't UTF-8 in a path")
+		case bare != "" && strings.Trim(bare, ". ") == "": // Windows drops dots and blanks at a name's end
 			return "", errors.New("a dot segment in a path")
 		case s == "" && i < len(segments)-1:
 			return "", errors.New("an empty segment in a path")

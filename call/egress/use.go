@@ -260,6 +260,21 @@ func (in Inspection) Names(name string, port uint16) bool {
 		slices.ContainsFunc(in.Uses, func(u Use) bool { return u.Names(name, port) })
 }
 
+// Narrow reports whether rules or uses about name and port name methods, and whether they name paths.
+func (in Inspection) Narrow(name string, port uint16) (methods, paths bool) {
+	for _, r := range in.Rules {
+		if r.Names(name, port) {
+			methods, paths = methods || len(r.Methods) > 0, paths || r.Path != ""
+		}
+	}
+	for _, u := range in.Uses {
+		if u.Names(name, port) {
+			methods, paths = methods || len(u.Methods) > 0, paths || u.Path != ""
+		}
+	}
+	return methods, paths
+}
+
 // Passes reports whether a request of an inspected connection passes: a rule about its host matches
 // it, or the host is inspected for uses alone.
 func (in Inspection) Passes(name string, port uint16, method, path string) bool {

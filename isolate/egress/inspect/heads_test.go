@@ -248,8 +248,13 @@ func TestRoom(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {
-			if res, err := client.Get("https://a.example/"); err != nil || res.StatusCode != 200 {
-				t.Errorf("%v, %v", res, err)
+			res, err := client.Get("https://a.example/")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if io.Copy(io.Discard, res.Body); res.Body.Close() != nil || res.StatusCode != 200 {
+				t.Errorf("%v", res)
 			}
 		})
 		<-arrived
@@ -262,5 +267,42 @@ func TestRoom(t *testing.T) {
 	_, _, denied := r.end(client)
 	if held != 0 || fmt.Sprint(denied) != "[a.example:443 overload]" {
 		t.Errorf("%d bytes are held, %v", held, denied)
+	}
+}
+
+// TestOverrides: a header that is another method or path to some hosts passes only where rules name
+// neither.
+func TestOverrides(t *testing.T) {
+	for _, c := range []struct {
+		inspect, header string
+		status          int
+	}{
+		{"GET,POST a.example:443", "X-HTTP-Method-Override", 403},
+		{"GET,POST a.example:443", "x_http_method_override", 403},
+		{"GET,POST a.example:443", "X-HTTP-Method", 403},
+		{"GET,POST a.example:443", "X-Method-Override", 403},
+		{"GET,POST a.example:443", "X-Original-URL", 200},
+		{"a.example:443/v1", "X-Original-URL", 403},
+		{"a.example:443/v1", "X_Rewrite-Url", 403},
+		{"a.example:443/v1", "X-Override-URL", 403},
+		{"a.example:443/v1", "X-HTTP-Method-Override", 200},
+		{"a.example:443", "X-HTTP-Method-Override", 200},
+		{"a.example:443", "X-Rewrite-URL", 200},
+	} {
+		for _, h2 := range []bool{false, true} {
+			reached := false
+			r := newRig(t, setup{inspect: []string{c.inspect}, handler: func(http.ResponseWriter, *http.Request) { reached = true }})
+			res, body := r.do(r.client(h2), "POST", "https://a.example/v1/x", http.Header{c.header: {"DELETE"}}, nil)
+			if res.StatusCode != c.status || reached != (c.status == 200) {
+				t.Errorf("%s, %s: %d, %q", c.inspect, c.header, res.StatusCode, body)
+			}
+		}
+	}
+	r := newRig(t, setup{uses: []string{"T=vault://global/t header:authorization GET a.example:443/v1"}, value: theValue, handler: echo})
+	for _, header := range []string{"X-HTTP-Method-Override", "X-Original-URL"} {
+		res, body := r.do(r.client(true), "GET", "https://a.example/v1/x", http.Header{header: {"DELETE"}, "Authorization": {r.placeholder}}, nil)
+		if res.StatusCode != 403 {
+			t.Errorf("%s with a secret: %d, %q", header, res.StatusCode, body)
+		}
 	}
 }

@@ -93,7 +93,11 @@ func (l *link) judge(r *http.Request, path string) (status int, why string) {
 		return http.StatusBadRequest, "the target of a request is a path"
 	case !l.host(r.Host):
 		return http.StatusMisdirectedRequest, fmt.Sprintf("this connection is for %s", l.authority())
-	case l.g.cfg.Inspection.Passes(l.to.Host, l.to.Port, r.Method, path):
+	}
+	if key := l.overrides(r.Header); key != "" {
+		return http.StatusForbidden, fmt.Sprintf("%s says another method or path to some hosts, and the call's rules for %s name them", key, l.authority())
+	}
+	if l.g.cfg.Inspection.Passes(l.to.Host, l.to.Port, r.Method, path) {
 		return 0, ""
 	}
 	why = fmt.Sprintf("no rule of the call has %.64q requests for this path of %s", r.Method, l.authority())
@@ -101,6 +105,25 @@ func (l *link) judge(r *http.Request, path string) (status int, why string) {
 		why += ", and one with a path has none like this: " + err.Error()
 	}
 	return http.StatusForbidden, why
+}
+
+// Headers from which frameworks take a request's method and path, in place of its line's.
+var (
+	methodHeaders = []string{"X-Http-Method", "X-Http-Method-Override", "X-Method-Override"}
+	pathHeaders   = []string{"X-Original-Url", "X-Override-Url", "X-Rewrite-Url"}
+)
+
+// overrides returns the name of a header that says something else than what rules about the host
+// name, "" if there is none. Some hosts read an underscore as a hyphen (RFC 3875 §4.1.18).
+func (l *link) overrides(h http.Header) string {
+	methods, paths := l.g.cfg.Inspection.Narrow(l.to.Host, l.to.Port)
+	for key := range h {
+		plain := http.CanonicalHeaderKey(strings.ReplaceAll(key, "_", "-"))
+		if methods && slices.Contains(methodHeaders, plain) || paths && slices.Contains(pathHeaders, plain) {
+			return plain
+		}
+	}
+	return ""
 }
 
 // inHead returns the name of a placeholder in a request's head, and where it is. left and query are
