@@ -126,6 +126,11 @@ func TestUse(t *testing.T) {
 	if r.status != 0 || r.stdout != "1\n" {
 		t.Errorf("the answer isn't the placeholder's: %s", r)
 	}
+	const trailer = `curl -sS --http2 -D - -H "Authorization: Bearer $TOKEN" https://packages.example/private/echo/trailers | tr -d "\r" | grep -i -c -x "x-echo: Bearer $TOKEN"`
+	r = b.exec(nil, []string{"--egress-secret", useNPM}, "sh", "-c", trailer)
+	if r.status != 0 || r.stdout != "1\n" {
+		t.Errorf("the trailer isn't the placeholder's: %s", r)
+	}
 	for name, c := range map[string]struct {
 		flags []string
 		where string

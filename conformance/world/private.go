@@ -135,7 +135,8 @@ func (n *noting) Write(b []byte) (int, error) {
 func (n *noting) Flush() { n.ResponseWriter.(http.Flusher).Flush() }
 
 // private serves what wants the token: /private/repo.git, /private/mod, /private/simple, an npm
-// registry at /private/npm/, /private/echo, which says what it was sent, and a model at /private/v1.
+// registry at /private/npm/, /private/echo, which says what it was sent, /private/echo/trailers,
+// which does so behind an empty answer, and a model at /private/v1.
 func (w *World) private() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/repo.git/", w.git)
@@ -146,6 +147,13 @@ func (w *World) private() http.Handler {
 		out.Header().Set("X-Echo", r.Header.Get("Authorization"))
 		fmt.Fprintf(out, "%s\n", r.Header.Get("Authorization"))
 		io.Copy(out, r.Body)
+	})
+	mux.HandleFunc("/echo/trailers", func(out http.ResponseWriter, r *http.Request) {
+		out.Header().Set("Trailer", "X-Echo")
+		out.Header().Set("Content-Length", "0") // over HTTP/2 trailers can come all the same
+		out.WriteHeader(http.StatusOK)
+		out.(http.Flusher).Flush()
+		out.Header().Set("X-Echo", r.Header.Get("Authorization"))
 	})
 	mux.HandleFunc("POST /v1/chat/completions", complete)
 	return http.StripPrefix("/private", http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {

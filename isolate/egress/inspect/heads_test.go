@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -134,9 +135,16 @@ func TestHeads(t *testing.T) {
 			t.Errorf("%d", got)
 		}
 	}
-	// What they took is free again.
-	if res, _ := r.do(client, "GET", "https://a.example/", fields(most*4/5), nil); res.StatusCode != 204 {
-		t.Errorf("%d", res.StatusCode)
+	// What they took is free again, once their ends have come to palyra-egress's side.
+	early := 0
+	for {
+		res, _ := r.do(client, "GET", "https://a.example/", fields(most*4/5), nil)
+		if res.StatusCode == 204 {
+			break
+		}
+		if early++; res.StatusCode != 431 {
+			t.Fatal(res.StatusCode)
+		}
 	}
 	for what, h := range map[string]http.Header{"one head": fields(most + 1), "names of trailers": {"Trailer": {strings.Join(keys(fields(most*6/5)), ",")}}} {
 		var b bytes.Buffer
@@ -151,7 +159,7 @@ func TestHeads(t *testing.T) {
 		program.Close()
 	}
 	_, _, denied := r.end(client)
-	if fmt.Sprint(denied) != "[a.example:443 request a.example:443 request a.example:443 request a.example:443 request]" {
+	if want := slices.Repeat([]string{"a.example:443 request"}, 4+early); !slices.Equal(denied, want) {
 		t.Errorf("%v", denied)
 	}
 }
