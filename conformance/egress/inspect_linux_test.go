@@ -5,8 +5,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"palyra/conformance/world"
 	"palyra/isolate/evidence"
@@ -113,4 +115,71 @@ func TestTripwire(t *testing.T) {
 	if r := b.exec([]string{"packages.example"}, nil, "sh", "-c", "printenv TOKEN"); r.status != 1 || r.stdout != "" {
 		t.Error(r)
 	}
+}
+
+// wide opens connections with 32 requests each, whose bodies never end, and whose heads are as many
+// fields as 64 KiB of HTTP/2 can have.
+const wide = `
+import socket, ssl, struct, sys, time
+def frame(kind, flags, stream, b): return struct.pack(">I", len(b))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + b
+a = b"abcdefghijklmnopqrstuvwxyz0123456789"
+head = b"\x83\x87\x84\x01" + bytes([16]) + b"packages.example" # POST, https, /, authority
+for i in range(1700):
+    head += b"\0\x03" + bytes([a[i % 26], a[i // 26 % 36], a[i // 26 // 36 % 36]]) + b"\0"
+ctx = ssl.create_default_context()
+ctx.set_alpn_protocols(["h2"])
+conns = []
+for n in range(60):
+    c = ctx.wrap_socket(socket.create_connection(("packages.example", 443)), server_hostname="packages.example")
+    c.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"") + b"".join(frame(1, 4, 2 * i + 1, head) for i in range(32)))
+    conns.append(c)
+time.sleep(1)
+print(len(conns))
+`
+
+// TestWideHeads: palyra-egress is every call's, so what a program has it keep is bounded: the unit
+// gives it 512 MiB.
+func TestWideHeads(t *testing.T) {
+	b := begun(t)
+	b.w.Set("packages.example", world.Addrs(world.Web))
+	r := b.start(nil, []string{"--inspect", "packages.example:443"}, "python3", "-c", wide)
+	over := make(chan struct{})
+	peak := make(chan int)
+	go func() {
+		most := 0
+		for {
+			select {
+			case <-over:
+				peak <- most
+				return
+			case <-time.After(20 * time.Millisecond):
+				most = max(most, peakOf(r.pid, "palyra-egress"))
+			}
+		}
+	}()
+	c := r.wait()
+	close(over)
+	if most := <-peak; most == 0 || most > 256<<10 || c.status != 0 || c.stdout != "60\n" {
+		t.Errorf("palyra-egress had %d KiB of memory; %.2000s", most, fmt.Sprint(c))
+	}
+}
+
+// peakOf returns the most memory that a child of a process by that name has had, in KiB.
+func peakOf(pid int, name string) int {
+	var children []byte // of each thread
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*/children", pid))
+	for _, t := range tasks {
+		more, _ := os.ReadFile(t)
+		children = append(append(children, ' '), more...)
+	}
+	most := 0
+	for _, child := range strings.Fields(string(children)) {
+		b, _ := os.ReadFile("/proc/" + child + "/status")
+		status := string(b)
+		if _, rest, ok := strings.Cut(status, "VmHWM:"); ok && strings.HasPrefix(status, "Name:\t"+name+"\n") {
+			n, _ := strconv.Atoi(strings.Fields(rest)[0])
+			most = max(most, n)
+		}
+	}
+	return most
 }
