@@ -207,7 +207,7 @@ func (c *call) openEgress(ctx context.Context, spec *isolate.Spec, files *isolat
 		w.roots, err = authority(session)
 	}
 	if err != nil {
-		session.Close() // err says more
+		session.CloseNow() // err says more
 		hold.Release()
 		return nil, nil, err
 	}

@@ -130,7 +130,7 @@ func (c *call) giveSecrets(ctx context.Context, session *client.Session) error {
 	}); err != nil {
 		return err
 	}
-	return session.Give(boxes)
+	return session.Give(ctx, boxes)
 }
 
 func orKind(err error, kind fault.Kind) fault.Kind {

@@ -179,7 +179,7 @@ func TestSecrets(t *testing.T) {
 	if got := locked(); got != "0 kB" {
 		t.Errorf("before: %s are locked", got)
 	}
-	if err := s.Give([][]byte{box}); err != nil {
+	if err := s.Give(t.Context(), [][]byte{box}); err != nil {
 		t.Fatal(err)
 	}
 	if got := locked(); got == "0 kB" || got == "" {

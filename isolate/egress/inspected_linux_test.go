@@ -110,7 +110,7 @@ func (b *broker) inspects(o *Order) (c *call, placeholder string) {
 			}
 			boxes = append(boxes, box)
 		}
-		if err := s.Give(boxes); err != nil {
+		if err := s.Give(b.t.Context(), boxes); err != nil {
 			b.t.Fatal(err)
 		}
 	}
@@ -449,7 +449,7 @@ func TestInspectionRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Give([][]byte{v}); fault.ReasonOf(err) != "invalid_input" || strings.Contains(fmt.Sprint(err), secretValue) {
+		if err := s.Give(t.Context(), [][]byte{v}); fault.ReasonOf(err) != "invalid_input" || strings.Contains(fmt.Sprint(err), secretValue) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if _, err := s.Close(); err == nil {

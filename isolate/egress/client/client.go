@@ -3,7 +3,7 @@
 //
 //	broker, err := client.Start(ctx, "/usr/libexec/palyra/palyra-egress")
 //	session, err := broker.Open(ctx, &client.Order{Rules: []string{"example.org:443"}})
-//	err = session.Give(sealed)  // for an order with uses: values, sealed for session.Key()
+//	err = session.Give(ctx, sealed)  // for an order with uses: values, sealed for session.Key()
 //	spec files: session.Cell() goes to palyra-cell, which sends sockets of the cell over it
 //	egress, err := session.Close() // the call has ended: what it asked for and got
 //
@@ -97,8 +97,9 @@ func (s *Session) Authority() string { return s.authority }
 func (s *Session) Key() []byte { return s.key }
 
 // Give hands over the sealed values of an order with uses, in their order. It's called once, and
-// before palyra-cell uses the session: palyra-egress waits for the values first.
-func (s *Session) Give(sealed [][]byte) error {
+// before palyra-cell uses the session: palyra-egress waits for the values first. It waits for a
+// palyra-egress that hangs no longer than ctx.
+func (s *Session) Give(ctx context.Context, sealed [][]byte) error {
 	const op = "give palyra-egress its secrets"
 	if s.given == nil {
 		return fault.New(fault.Internal, "internal", op, errors.New("the order has no uses"))
@@ -111,12 +112,19 @@ func (s *Session) Give(sealed [][]byte) error {
 		return fault.New(fault.Usage, "too_large", op, err)
 	}
 	s.conn.SetWriteDeadline(time.Now().Add(closing))
-	if _, err := s.conn.Write(line); err != nil {
+	stop := context.AfterFunc(ctx, func() { s.conn.SetWriteDeadline(time.Now()) })
+	_, err = s.conn.Write(line)
+	if stop(); ctx.Err() != nil {
+		return fault.New(fault.Canceled, "canceled", op, context.Cause(ctx))
+	}
+	if err != nil {
 		return lost(op, err)
 	}
 	select {
 	case err := <-s.given:
 		return err
+	case <-ctx.Done():
+		return fault.New(fault.Canceled, "canceled", op, context.Cause(ctx))
 	case <-time.After(closing):
 		return lost(op, errors.New("it doesn't answer"))
 	}

@@ -166,7 +166,7 @@ func TestGive(t *testing.T) {
 			if string(s.Key()) != "key" || s.Authority() != "PEM" {
 				t.Errorf("key %q, authority %q", s.Key(), s.Authority())
 			}
-			if err := s.Give([][]byte{[]byte("box")}); fault.ReasonOf(err) != c.reason {
+			if err := s.Give(t.Context(), [][]byte{[]byte("box")}); fault.ReasonOf(err) != c.reason {
 				t.Errorf("got %v", err)
 			}
 			if _, err := s.Close(); fault.ReasonOf(err) != c.reason {
@@ -174,6 +174,30 @@ func TestGive(t *testing.T) {
 			}
 		})
 	}
+	t.Run("hangs", func(t *testing.T) {
+		l, conn := control(t)
+		got, over := make(chan struct{}), make(chan struct{})
+		far(t, conn, func(_ wire.Request, s *net.UnixConn, _ int) {
+			say(t, s, wire.Answer{Key: []byte("key")})
+			bufio.NewReader(s).ReadBytes('\n')
+			close(got)
+			<-over
+		})
+		s, err := l.Open(context.Background(), order)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			<-got
+			cancel()
+		}()
+		if err := s.Give(ctx, [][]byte{[]byte("box")}); fault.ReasonOf(err) != "canceled" {
+			t.Errorf("got %v", err)
+		}
+		close(over)
+		s.CloseNow()
+	})
 	t.Run("no key", func(t *testing.T) {
 		l, conn := control(t)
 		far(t, conn, func(_ wire.Request, s *net.UnixConn, _ int) { say(t, s, wire.Answer{}) })
@@ -192,7 +216,7 @@ func TestGive(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Give(nil); err == nil {
+		if err := s.Give(t.Context(), nil); err == nil {
 			t.Error("values were taken without uses")
 		}
 		s.Close()
