@@ -227,8 +227,6 @@ func (l *link) rewrite(p *httputil.ProxyRequest) {
 	}
 	if x.hasUse {
 		p.Out.Header.Set("Accept-Encoding", "identity")
-	}
-	if len(x.used) > 0 {
 		p.Out.Header.Del("Range")
 		p.Out.Header.Del("If-Range")
 	}

@@ -61,9 +61,10 @@ func TestUses(t *testing.T) {
 			if <-got; early != "<Bearer "+r.placeholder+">" {
 				t.Errorf("early: %q", early)
 			}
-			// Without a placeholder nothing is put in.
+			// Without a placeholder nothing is put in. A part of the answer could be one of the value all the
+			// same: a cookie may stand for it by now.
 			r.do(client, "GET", "https://a.example/v1/x", http.Header{"Authorization": {"Bearer own"}, "Range": {"bytes=0-3"}}, nil)
-			if q := <-got; q.Header.Get("Authorization") != "Bearer own" || q.Header.Get("Range") == "" {
+			if q := <-got; q.Header.Get("Authorization") != "Bearer own" || q.Header.Get("Range") != "" {
 				t.Errorf("the host got %v", q.Header)
 			}
 			_, leaks, denied := r.end(client)
