@@ -77,12 +77,22 @@ func lessonsOf(ctx context.Context, read kernel.Entries, size uint64, last int, 
 			}
 			asked[rule] = true
 			l.Calls++
-			if name := filepath.Base(p.Capsule.Argv[0]); len(l.Programs) < 4 && !slices.Contains(l.Programs, name) {
+			if name := firstWord(p.Capsule.Argv[0]); len(l.Programs) < 4 && !slices.Contains(l.Programs, name) {
 				l.Programs = append(l.Programs, name)
 			}
 		}
 	}
 	return lessons, calls, nil
+}
+
+// firstWord returns the first word of a command as a person is shown it: as it was said, since a
+// program of a workspace can have any program's name behind its folder.
+func firstWord(argv0 string) string {
+	const most = 64 // bytes
+	if len(argv0) > most {
+		return strings.ToValidUTF8(argv0[:most], "") + "…"
+	}
+	return argv0
 }
 
 // ruleFor returns the rule that would have allowed what was denied, if a rule could, and why it was
