@@ -10,14 +10,42 @@ import (
 	"syscall"
 	"time"
 
+	"palyra/internal/budget"
 	"palyra/isolate/egress/inspect"
 	"palyra/isolate/evidence"
 )
 
-// chunk is how much of one direction is on its way. Larger ones were no faster.
-const chunk = 64 << 10
+// How much of one direction is on its way, in bytes. A direction whose last read filled a chunk gets
+// a bulk while there are some: on a busy machine each read costs a turn of the scheduler, and 64 MiB
+// took 1.7 times as long as without palyra-egress by bulks of 1 MiB, 2.5 by chunks. Copying is a
+// tenth of what palyra-egress does for them.
+const (
+	chunk = 64 << 10
+	bulk  = 1 << 20
+	bulks = 32 // of all calls
+)
 
-var chunks = sync.Pool{New: func() any { return new([chunk]byte) }}
+var chunksOf, bulksOf = poolOf(chunk), poolOf(bulk)
+
+func poolOf(size int) *sync.Pool {
+	return &sync.Pool{New: func() any { return &buffer{b: make([]byte, size)} }}
+}
+
+// buffer is what one read goes into.
+type buffer struct {
+	b    []byte
+	hold *budget.Hold // nil: it's a chunk
+}
+
+func (b *buffer) release() {
+	if b.hold == nil {
+		chunksOf.Put(b)
+		return
+	}
+	b.hold.Release()
+	b.hold = nil
+	bulksOf.Put(b)
+}
 
 // The buffers of the host's socket. Both would otherwise grow to megabytes for a side that doesn't
 // read.
@@ -45,6 +73,8 @@ type relay struct {
 	early         []byte // of the program, to be passed first
 	sent          direction
 	received      direction
+	bulks         *budget.Pool
+	owner         budget.Owner // of bulks
 
 	active atomic.Int64 // when a byte last passed, in the time of began
 	began  time.Time
@@ -59,6 +89,7 @@ type direction struct {
 	total *atomic.Int64 // what the call has passed
 	n     atomic.Int64  // what this connection has passed
 	tap   func([]byte)  // sees what passed until it is nil; of the direction's goroutine
+	full  bool          // the last read had a chunk or more; of the direction's goroutine
 
 	watch  *inspect.Stream   // of the direction's goroutine; nil: finds nothing
 	leaked func(name string) // is told what watch finds
@@ -136,7 +167,7 @@ func breakOff(c *net.TCPConn) {
 // pass passes bytes from one side to the other until the first ends, which it tells the other.
 func (r *relay) pass(from, to *side, d *direction) {
 	for {
-		buf, n, err := r.read(from)
+		buf, n, err := r.read(from, d)
 		switch {
 		case err != nil:
 			r.abort(r.why(err, from))
@@ -147,8 +178,8 @@ func (r *relay) pass(from, to *side, d *direction) {
 			}
 			return
 		}
-		ok := r.forward(buf[:n], to, d)
-		chunks.Put(buf)
+		ok := r.forward(buf.b[:n], to, d)
+		buf.release()
 		if !ok {
 			return
 		}
@@ -189,19 +220,19 @@ func (r *relay) why(err error, s *side) string {
 
 // read waits for bytes of a side, and takes a buffer only when there are some: a silent connection
 // holds none. n is 0 at the end.
-func (r *relay) read(s *side) (buf *[chunk]byte, n int, err error) {
+func (r *relay) read(s *side, d *direction) (buf *buffer, n int, err error) {
 	for {
 		s.conn.SetReadDeadline(r.deadline())
 		rerr := s.raw.Read(func(fd uintptr) bool {
-			b := chunks.Get().(*[chunk]byte)
-			for n, err = syscall.Read(int(fd), b[:]); err == syscall.EINTR; {
-				n, err = syscall.Read(int(fd), b[:])
+			b := r.buffer(d)
+			for n, err = syscall.Read(int(fd), b.b); err == syscall.EINTR; {
+				n, err = syscall.Read(int(fd), b.b)
 			}
 			if err == nil && n > 0 {
 				buf = b
 				return true
 			}
-			chunks.Put(b)
+			b.release()
 			return err != syscall.EAGAIN
 		})
 		if err == nil || rerr != nil {
@@ -213,8 +244,21 @@ func (r *relay) read(s *side) (buf *[chunk]byte, n int, err error) {
 		if n > 0 {
 			r.touch()
 		}
+		d.full = n >= chunk
 		return buf, max(n, 0), err
 	}
+}
+
+// buffer returns one for the next read of a direction.
+func (r *relay) buffer(d *direction) *buffer {
+	if d.full {
+		if hold, err := r.bulks.Take(r.owner, 1); err == nil {
+			b := bulksOf.Get().(*buffer)
+			b.hold = hold
+			return b
+		}
+	}
+	return chunksOf.Get().(*buffer)
 }
 
 // write passes all of b on, unless nothing passes in either direction for too long.

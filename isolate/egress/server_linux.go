@@ -28,6 +28,7 @@ type server struct {
 	open     *budget.Pool
 	files    *budget.Pool
 	lookups  *budget.Pool
+	bulks    *budget.Pool
 	// inspected counts memory, in bytes.
 	inspected *budget.Pool
 	share     int // of lookups, that one call may have under way
@@ -58,7 +59,7 @@ func newServer(c Config) (*server, error) {
 	}
 	lookups := cmp.Or(c.Lookups, 64)
 	return &server{cfg: c, names: newResolver(c.Nameserver), sessions: pool(cmp.Or(c.Sessions, 256), 0), open: pool(cmp.Or(c.Open, 1536), 0),
-		files: pool(c.Descriptors, 0), lookups: pool(lookups, waiting), inspected: pool(inspectedMemory, waiting), share: max(1, lookups/8)}, nil
+		files: pool(c.Descriptors, 0), lookups: pool(lookups, waiting), bulks: pool(bulks, 0), inspected: pool(inspectedMemory, waiting), share: max(1, lookups/8)}, nil
 }
 
 // Serve serves calls until the other side of conn, a control connection, is closed or ctx is done.

@@ -437,7 +437,7 @@ func (s *session) relay(program, conn *net.TCPConn, early []byte, c *evidence.Co
 		c.Outcome = evidence.ConnEnded
 		return
 	}
-	r.early = early
+	r.early, r.bulks, r.owner = early, s.srv.bulks, s.owner
 	r.sent.watch, r.sent.leaked = s.Watch().Stream(), func(name string) {
 		leak.Name = name
 		s.leak(leak)

@@ -4,12 +4,15 @@
 //	make build && go run ./conformance/egress/figures                # three minutes
 //	go run ./conformance/egress/figures -rounds 5 -large 256         # a first look
 //	go run ./conformance/egress/figures -srt DIR                     # the package's node_modules are in DIR
+//	go run ./conformance/egress/figures -only '64 MiB' BIN…          # beside the programs of other folders
 //
 // All of it is in conformance/world, so the servers are the same and no packet leaves the machine.
 // The client is this program in each place: on the host, in a cell with hosts, and on the host with
 // one of the proxies, which pass bytes on as they are; sandbox-runtime's judges the name, mitmproxy
 // (--ignore-hosts .*) judges nothing. "palyra, CONNECT" is the cell's own proxy. The places take
-// turns, in a new order each round, and a ratio is that of the medians of the run.
+// turns, in a new order each round, and a ratio is that of the medians of the run. Each program is in a
+// session of its own, as a cell's is, since a kernel with autogroups shares processors between
+// sessions: with client, proxy and server in one, a proxy on a busy machine looked three times as fast.
 //
 //	connect   a connection, a word each way, the end
 //	N MiB     one response of HTTP, by its time
@@ -66,8 +69,9 @@ func main() {
 	srt := flag.String("srt", "", "folder whose node_modules has @anthropic-ai/sandbox-runtime; default: npm installs it into a new one")
 	rounds := flag.Int("rounds", 31, "counted rounds")
 	large := flag.Int64("large", 2048, "MiB of the large transfer")
+	only := flag.String("only", "", "the one figure that is measured: connect, 1 MiB or 64 MiB; default: all")
 	flag.Parse()
-	if err := run(*bin, *srt, *rounds, *large<<20); err != nil {
+	if err := run(*bin, flag.Args(), *srt, *only, *rounds, *large<<20); err != nil {
 		fmt.Fprintln(os.Stderr, "figures:", err)
 		os.Exit(1)
 	}
@@ -119,7 +123,7 @@ func (s *setting) command(argv ...string) *exec.Cmd {
 	c := exec.Command(argv[0], argv[1:]...)
 	c.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.dir}
 	c.Stderr = os.Stderr
-	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	s.later(func() {
 		if c.Process != nil {
 			syscall.Kill(-c.Process.Pid, syscall.SIGKILL)
@@ -145,7 +149,7 @@ func (s *setting) client(where string, before []string, proxy string) (*remote, 
 	return r, err
 }
 
-func run(bin, srt string, rounds int, large int64) error {
+func run(bin string, beside []string, srt, only string, rounds int, large int64) error {
 	dir, err := os.MkdirTemp("/var/tmp", "palyra-figures-") // a cell has a /tmp of its own
 	if err != nil {
 		return err
@@ -174,7 +178,7 @@ func run(bin, srt string, rounds int, large int64) error {
 			f()
 		}
 	}()
-	places, err := s.places(srt)
+	places, err := s.places(srt, beside)
 	if err != nil {
 		return err
 	}
@@ -182,9 +186,18 @@ func run(bin, srt string, rounds int, large int64) error {
 	for _, m := range []struct{ name, command string }{
 		{"connect", "connect"}, {"1 MiB", "bulk 1048576"}, {"64 MiB", "bulk 67108864"},
 	} {
+		if only != "" && only != m.name {
+			continue
+		}
 		if err := turns(places, m.name, m.command, rounds); err != nil {
 			return err
 		}
+		if only != "" {
+			return nil
+		}
+	}
+	if only != "" {
+		return fmt.Errorf("no figure %q", only)
 	}
 	if err := atOnce(places); err != nil {
 		return err

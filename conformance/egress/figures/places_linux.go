@@ -16,13 +16,18 @@ import (
 
 // palyra is the command line of a call with the hosts of the run, with a state of its own.
 func (s *setting) palyra(state string, more ...string) []string {
-	c := []string{filepath.Join(s.bin, "palyra"), "exec", "--no-daemon", "--policy", filepath.Join(s.dir, "policy"), "--state", filepath.Join(s.dir, "state-"+state),
+	return s.palyraOf(s.bin, state, more...)
+}
+
+// palyraOf is palyra with the programs of another folder.
+func (s *setting) palyraOf(bin, state string, more ...string) []string {
+	c := []string{filepath.Join(bin, "palyra"), "exec", "--no-daemon", "--policy", filepath.Join(s.dir, "policy"), "--state", filepath.Join(s.dir, "state-"+state),
 		"--stdin", "--timeout", "1h", "--egress", host + ":" + quick, "--egress", host + ":" + bulk}
 	return append(append(c, more...), "--")
 }
 
 // places starts the clients and what they go through. Without npm or mitmproxy it says so.
-func (s *setting) places(srt string) ([]*place, error) {
+func (s *setting) places(srt string, beside []string) ([]*place, error) {
 	direct := &place{name: "direct"}
 	through := &place{name: "palyra", server: func() []int { return named("palyra-egress") }}
 	connect := &place{name: "palyra, CONNECT", server: through.server}
@@ -43,6 +48,21 @@ func (s *setting) places(srt string) ([]*place, error) {
 			}
 			p.clients = append(p.clients, c)
 		}
+	}
+	for n, bin := range beside {
+		bin, err := filepath.Abs(bin)
+		if err != nil {
+			return nil, err
+		}
+		p := &place{name: "palyra of " + filepath.Base(bin), server: through.server}
+		for i := range 2 {
+			c, err := s.client(p.name, s.palyraOf(bin, fmt.Sprintf("beside-%d-%d", n, i)), "")
+			if err != nil {
+				return nil, err
+			}
+			p.clients = append(p.clients, c)
+		}
+		places = append(places, p)
 	}
 	for _, other := range []struct {
 		name  string
