@@ -3,10 +3,12 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"strconv"
 	"strings"
@@ -33,7 +35,11 @@ func client(args []string) error {
 		if err != nil {
 			return err
 		}
-		return get("", addrs[0], n)
+		c, err := dial("", addrs[0], bulk)
+		if err != nil {
+			return err
+		}
+		return get(c, n)
 	}
 	proxy := args[0]
 	var held []net.Conn
@@ -57,10 +63,15 @@ func client(args []string) error {
 			if c, err = exchange(proxy, addrs[0]); err == nil {
 				c.Close()
 			}
-		case "bulk":
-			err = get(proxy, addrs[0], n)
+		case "bulk", "tls":
+			var c net.Conn
+			if c, err = open(f[0] == "tls", proxy, addrs[0]); err == nil {
+				err = get(c, n)
+			}
 		case "hold":
-			held, err = hold(proxy, addrs[0], int(n))
+			held, err = hold(int(n), func() (net.Conn, error) { return exchange(proxy, addrs[0]) })
+		case "hold-tls":
+			held, err = hold(int(n), func() (net.Conn, error) { return asked(proxy, addrs[0]) })
 		case "drop":
 			for _, c := range held {
 				c.Close()
@@ -95,15 +106,41 @@ func exchange(proxy, addr string) (net.Conn, error) {
 	return c, err
 }
 
-// get reads n bytes of a response.
-func get(proxy, addr string, n int64) error {
-	c, err := dial(proxy, addr, bulk)
-	if err != nil {
-		return err
+// open connects to the world's HTTP or HTTPS.
+func open(secure bool, proxy, addr string) (net.Conn, error) {
+	if !secure {
+		return dial(proxy, addr, bulk)
 	}
+	c, err := dial(proxy, addr, private)
+	if err != nil {
+		return nil, err
+	}
+	return tls.Client(c, &tls.Config{ServerName: host}), nil // roots: SSL_CERT_FILE
+}
+
+// asked is a connection over TLS on which a request was answered, and which stays.
+func asked(proxy, addr string) (net.Conn, error) {
+	c, err := open(true, proxy, addr)
+	if err != nil {
+		return nil, err
+	}
+	c.SetDeadline(time.Now().Add(time.Minute))
+	if _, err := fmt.Fprintf(c, "GET /bytes/1 HTTP/1.1\r\nHost: %s\r\n\r\n", host); err != nil {
+		return nil, err
+	}
+	res, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		return nil, err
+	}
+	_, err = io.Copy(io.Discard, res.Body)
+	return c, err
+}
+
+// get reads n bytes of a response, to the end of the connection.
+func get(c net.Conn, n int64) error {
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(5 * time.Minute))
-	if _, err := fmt.Fprintf(c, "GET /bytes/%d HTTP/1.0\r\n\r\n", n); err != nil {
+	if _, err := fmt.Fprintf(c, "GET /bytes/%d HTTP/1.0\r\nHost: %s\r\n\r\n", n, host); err != nil {
 		return err
 	}
 	b := make([]byte, 256<<10)
@@ -132,11 +169,11 @@ func get(proxy, addr string, n int64) error {
 }
 
 // hold makes n connections at once, each of which has passed something.
-func hold(proxy, addr string, n int) ([]net.Conn, error) {
+func hold(n int, connect func() (net.Conn, error)) ([]net.Conn, error) {
 	conns, errs := make([]net.Conn, n), make([]error, n)
 	var wg sync.WaitGroup
 	for i := range n {
-		wg.Go(func() { conns[i], errs[i] = exchange(proxy, addr) })
+		wg.Go(func() { conns[i], errs[i] = connect() })
 	}
 	wg.Wait()
 	return conns, errors.Join(errs...)

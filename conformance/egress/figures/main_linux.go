@@ -18,6 +18,8 @@
 //	N MiB     one response of HTTP, by its time
 //	at once   500 connections that stay, in two clients of 250: the time until each had its word, and
 //	          the memory that palyra-egress or the proxy has more of, for each
+//	inspected the same over TLS, where palyra-egress and mitmproxy (without --ignore-hosts) read each
+//	          request: a connection with a request for a byte, 64 MiB, and 50 connections that stay
 //	large     2 GiB through one call; the receipt must say the same number
 //
 // The name is looked up before the clock runs, but by the proxies, which do it for each connection.
@@ -49,9 +51,10 @@ import (
 )
 
 const (
-	host  = "packages.example"
-	quick = "13" // answers a word
-	bulk  = "80"
+	host    = "packages.example"
+	quick   = "13" // answers a word
+	bulk    = "80"
+	private = "443"
 )
 
 func main() {
@@ -69,7 +72,7 @@ func main() {
 	srt := flag.String("srt", "", "folder whose node_modules has @anthropic-ai/sandbox-runtime; default: npm installs it into a new one")
 	rounds := flag.Int("rounds", 31, "counted rounds")
 	large := flag.Int64("large", 2048, "MiB of the large transfer")
-	only := flag.String("only", "", "the one figure that is measured: connect, 1 MiB or 64 MiB; default: all")
+	only := flag.String("only", "", "the one figure that is measured: connect, 1 MiB, 64 MiB, inspected connect or inspected 64 MiB; default: all")
 	flag.Parse()
 	if err := run(*bin, flag.Args(), *srt, *only, *rounds, *large<<20); err != nil {
 		fmt.Fprintln(os.Stderr, "figures:", err)
@@ -80,6 +83,7 @@ func main() {
 // place is where the client runs.
 type place struct {
 	name    string
+	inspect bool // it's measured for inspected connections
 	clients []*remote
 	server  func() []int // the processes that pass its bytes; nil: none
 }
@@ -133,8 +137,9 @@ func (s *setting) command(argv ...string) *exec.Cmd {
 }
 
 // client starts one, behind a command that brings it to its place, with a proxy or "".
-func (s *setting) client(where string, before []string, proxy string) (*remote, error) {
+func (s *setting) client(where string, before []string, proxy string, env ...string) (*remote, error) {
 	c := s.command(append(before, s.self, "client", proxy)...)
+	c.Env = append(c.Env, env...)
 	in, err1 := c.StdinPipe()
 	out, err2 := c.StdoutPipe()
 	if err := errors.Join(err1, err2, c.Start()); err != nil {
@@ -178,14 +183,16 @@ func run(bin string, beside []string, srt, only string, rounds int, large int64)
 			f()
 		}
 	}()
-	places, err := s.places(srt, beside)
+	all, err := s.places(srt, beside)
 	if err != nil {
 		return err
 	}
 	fmt.Printf("%d processors, %s; medians of %d rounds [95 %% bounds]; nice %d, load %s\n\n", runtime.NumCPU(), runtime.Version(), rounds, niceness(), load())
 	for _, m := range []struct{ name, command string }{
 		{"connect", "connect"}, {"1 MiB", "bulk 1048576"}, {"64 MiB", "bulk 67108864"},
+		{"inspected connect", "tls 1"}, {"inspected 64 MiB", "tls 67108864"},
 	} {
+		places := slices.DeleteFunc(slices.Clone(all), func(p *place) bool { return p.name != "direct" && p.inspect != strings.HasPrefix(m.name, "inspected") })
 		if only != "" && only != m.name {
 			continue
 		}
@@ -199,10 +206,10 @@ func run(bin string, beside []string, srt, only string, rounds int, large int64)
 	if only != "" {
 		return fmt.Errorf("no figure %q", only)
 	}
-	if err := atOnce(places); err != nil {
+	if err := atOnce(all); err != nil {
 		return err
 	}
-	return s.largeOnes(places, large)
+	return s.largeOnes(all, large)
 }
 
 // turns has each place do the same, in a new order each round.
@@ -224,7 +231,7 @@ func turns(places []*place, name, command string, rounds int) error {
 		d := times[p]
 		m := middle(d)
 		lo, hi := bounds(d)
-		fmt.Printf("%-9s %-34s %10s [%s, %s]  %.2f x direct\n", name, p.name, short(m), short(lo), short(hi), float64(m)/float64(direct))
+		fmt.Printf("%-17s %-26s %10s [%s, %s]  %.2f x direct\n", name, p.name, short(m), short(lo), short(hi), float64(m)/float64(direct))
 	}
 	fmt.Println()
 	return nil
@@ -256,15 +263,22 @@ func short(d time.Duration) string { return d.Round(max(time.Microsecond, d/1000
 // each is how many connections a client has at once: a call may have 256.
 const each = 250
 
+// eachInspected is as many, of which a principal has 64.
+const eachInspected = 50
+
 // atOnce has two clients of each place hold connections, and looks at what that takes.
 func atOnce(places []*place) error {
 	for _, p := range places {
+		command, each := "hold", each
+		if p.inspect {
+			command, each = "hold-tls", eachInspected
+		}
 		before := p.memory()
 		began := time.Now()
 		result := make(chan error)
 		for _, c := range p.clients {
 			go func() {
-				_, err := c.do("hold %d", each)
+				_, err := c.do("%s %d", command, each)
 				result <- err
 			}()
 		}
@@ -280,7 +294,7 @@ func atOnce(places []*place) error {
 		if p.server != nil {
 			text = fmt.Sprintf(", %.1f KiB each, %.1f MiB before", float64(p.memory()-before)/float64(each*len(p.clients))/1024, float64(before)/(1<<20))
 		}
-		fmt.Printf("%-9s %-34s %10s%s\n", fmt.Sprintf("%d once", each*len(p.clients)), p.name, short(took), text)
+		fmt.Printf("%-17s %-26s %10s%s\n", fmt.Sprintf("%d once", each*len(p.clients)), p.name, short(took), text)
 		for _, c := range p.clients {
 			if _, err := c.do("drop"); err != nil {
 				return err
@@ -316,7 +330,7 @@ func (s *setting) largeOnes(places []*place, n int64) error {
 		if err != nil {
 			return err
 		}
-		fmt.Printf("%-9s %-34s %10s  %.0f MiB/s\n", fmt.Sprintf("%d MiB", n>>20), p.name, short(took), float64(n)/(1<<20)/took.Seconds())
+		fmt.Printf("%-17s %-26s %10s  %.0f MiB/s\n", fmt.Sprintf("%d MiB", n>>20), p.name, short(took), float64(n)/(1<<20)/took.Seconds())
 	}
 	receipt := filepath.Join(s.dir, "receipt.json")
 	call := s.palyra("large", "--receipt", receipt)

@@ -22,7 +22,7 @@ func (s *setting) palyra(state string, more ...string) []string {
 // palyraOf is palyra with the programs of another folder.
 func (s *setting) palyraOf(bin, state string, more ...string) []string {
 	c := []string{filepath.Join(bin, "palyra"), "exec", "--no-daemon", "--policy", filepath.Join(s.dir, "policy"), "--state", filepath.Join(s.dir, "state-"+state),
-		"--stdin", "--timeout", "1h", "--egress", host + ":" + quick, "--egress", host + ":" + bulk}
+		"--stdin", "--timeout", "1h", "--egress", host + ":" + quick, "--egress", host + ":" + bulk, "--egress", host + ":" + private}
 	return append(append(c, more...), "--")
 }
 
@@ -31,7 +31,8 @@ func (s *setting) places(srt string, beside []string) ([]*place, error) {
 	direct := &place{name: "direct"}
 	through := &place{name: "palyra", server: func() []int { return named("palyra-egress") }}
 	connect := &place{name: "palyra, CONNECT", server: through.server}
-	places := []*place{direct, through, connect}
+	inspected := &place{name: "palyra, inspected", server: through.server, inspect: true}
+	places := []*place{direct, through, connect, inspected}
 	for i, p := range places {
 		for n := range 2 {
 			var before []string
@@ -39,8 +40,11 @@ func (s *setting) places(srt string, beside []string) ([]*place, error) {
 			if i > 0 {
 				before = s.palyra(fmt.Sprintf("%d-%d", i, n))
 			}
-			if i == 2 {
+			switch places[i] {
+			case connect:
 				proxy = "198.18.0.2:3128"
+			case inspected:
+				before = s.palyra(fmt.Sprintf("%d-%d", i, n), "--inspect", host)
 			}
 			c, err := s.client(p.name, before, proxy)
 			if err != nil {
@@ -54,31 +58,42 @@ func (s *setting) places(srt string, beside []string) ([]*place, error) {
 		if err != nil {
 			return nil, err
 		}
-		p := &place{name: "palyra of " + filepath.Base(bin), server: through.server}
-		for i := range 2 {
-			c, err := s.client(p.name, s.palyraOf(bin, fmt.Sprintf("beside-%d-%d", n, i)), "")
-			if err != nil {
-				return nil, err
+		for _, p := range []*place{{name: "palyra of " + filepath.Base(bin)}, {name: "inspected, " + filepath.Base(bin), inspect: true}} {
+			var more []string
+			if p.inspect {
+				more = []string{"--inspect", host}
 			}
-			p.clients = append(p.clients, c)
+			for i := range 2 {
+				c, err := s.client(p.name, s.palyraOf(bin, fmt.Sprintf("beside-%d-%d-%t", n, i, p.inspect), more...), "")
+				if err != nil {
+					return nil, err
+				}
+				p.clients = append(p.clients, c)
+			}
+			p.server = through.server
+			places = append(places, p)
 		}
-		places = append(places, p)
 	}
 	for _, other := range []struct {
-		name  string
-		start func() (string, int, error)
+		name    string
+		start   func() (string, int, error)
+		inspect bool
+		env     []string
 	}{
-		{"sandbox-runtime's proxy", func() (string, int, error) { return s.sandboxRuntime(srt) }},
-		{"mitmproxy", s.mitmproxy},
+		{"sandbox-runtime's proxy", func() (string, int, error) { return s.sandboxRuntime(srt) }, false, nil},
+		{"mitmproxy", func() (string, int, error) { return s.mitmproxy("18080", "--ignore-hosts", ".*") }, false, nil},
+		{"mitmproxy, inspecting", func() (string, int, error) {
+			return s.mitmproxy("18081", "--set", "stream_large_bodies=1m", "--set", "ssl_verify_upstream_trusted_ca=/etc/ssl/certs/ca-certificates.crt")
+		}, true, []string{"SSL_CERT_FILE=" + filepath.Join(s.dir, "mitm", "mitmproxy-ca-cert.pem")}},
 	} {
 		at, pid, err := other.start()
 		if err != nil {
 			fmt.Printf("skipped: %s: %v\n", other.name, err)
 			continue
 		}
-		p := &place{name: other.name, server: func() []int { return below(pid) }}
+		p := &place{name: other.name, server: func() []int { return below(pid) }, inspect: other.inspect}
 		for range 2 {
-			c, err := s.client(p.name, nil, at)
+			c, err := s.client(p.name, nil, at, other.env...)
 			if err != nil {
 				return nil, err
 			}
@@ -120,13 +135,13 @@ s.listen(0, "127.0.0.1", () => console.log("127.0.0.1:" + s.address().port))
 	return strings.TrimSpace(line), c.Process.Pid, err
 }
 
-// mitmproxy starts Debian's, which passes all on as it is.
-func (s *setting) mitmproxy() (string, int, error) {
+// mitmproxy starts Debian's.
+func (s *setting) mitmproxy(port string, more ...string) (string, int, error) {
 	if _, err := exec.LookPath("mitmdump"); err != nil {
 		return "", 0, fmt.Errorf("%w (apt-get install mitmproxy)", err)
 	}
-	const at = "127.0.0.1:18080"
-	c := s.command("mitmdump", "-q", "--listen-host", "127.0.0.1", "--listen-port", "18080", "--ignore-hosts", ".*", "--set", "confdir="+filepath.Join(s.dir, "mitm"))
+	at := "127.0.0.1:" + port
+	c := s.command(append([]string{"mitmdump", "-q", "--listen-host", "127.0.0.1", "--listen-port", port, "--set", "confdir=" + filepath.Join(s.dir, "mitm")}, more...)...)
 	if err := c.Start(); err != nil {
 		return "", 0, err
 	}
