@@ -1,6 +1,8 @@
 package egress
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -20,6 +22,7 @@ const (
 	maxMethods = 16
 	maxMethod  = 24
 	maxPath    = 256
+	maxPins    = 4
 )
 
 // Inspect is a rule about the requests to one host: palyra-egress reads the connections to it and
@@ -29,17 +32,50 @@ type Inspect struct {
 	Methods []string // upper case, sorted, unique; empty: all
 	Host    Rule     // about a name, or the names below one
 	Path    string   // in normal form, "" for all: this path and those below it
+	Pins    []string // of the host's keys, sorted, unique: "sha256/" and base 64; empty: any key
 }
 
-// ParseInspect reads [METHODS " "] HOST[:PORT] [PATH], as people type it.
+// ParseInspect reads [METHODS " "] HOST[:PORT] [PATH] [" pin:" PIN]…, as people type it.
 func ParseInspect(text string) (Inspect, error) {
-	in, err := parseInspect(strings.Fields(text))
+	words := strings.Fields(text)
+	pins, words, err := pinned(words)
+	var in Inspect
+	if err == nil {
+		in, err = parseInspect(words)
+		in.Pins = pins
+	}
 	if err != nil {
 		return Inspect{}, fault.New(fault.Usage, "invalid_input", fmt.Sprintf("inspection rule %q", clip(text)), err).
-			WithHint("[METHODS ]NAME[:PORT][/PATH]: \"GET,HEAD packages.example:443/simple/\"")
+			WithHint("[METHODS ]NAME[:PORT][/PATH][ pin:sha256/BASE64]: \"GET,HEAD packages.example:443/simple/\"")
 	}
 	return in, nil
 }
+
+// pinned takes the pins off the end of a rule's words.
+func pinned(words []string) (pins, rest []string, err error) {
+	for len(words) > 0 {
+		pin, ok := strings.CutPrefix(words[len(words)-1], "pin:")
+		if !ok {
+			break
+		}
+		digest, ok := strings.CutPrefix(pin, pinDigest)
+		sum, err := base64.StdEncoding.Strict().DecodeString(digest)
+		if !ok || err != nil || len(sum) != sha256.Size || PinOf(sum) != pin {
+			return nil, nil, fmt.Errorf("pin %q: want sha256/ and the SHA-256 of a public key in base 64", clip(pin))
+		}
+		pins, words = append(pins, pin), words[:len(words)-1]
+	}
+	slices.Sort(pins)
+	if pins = slices.Compact(pins); len(pins) > maxPins {
+		return nil, nil, fmt.Errorf("%d pins, at most %d", len(pins), maxPins)
+	}
+	return pins, words, nil
+}
+
+const pinDigest = "sha256/"
+
+// PinOf returns the pin of a key whose SubjectPublicKeyInfo has this SHA-256 (RFC 7469 §2.4).
+func PinOf(sum []byte) string { return pinDigest + base64.StdEncoding.EncodeToString(sum) }
 
 func parseInspect(words []string) (in Inspect, err error) {
 	switch len(words) {
@@ -110,11 +146,14 @@ func methods(text string) ([]string, error) {
 
 // String returns the canonical text, which ParseInspect reads as in.
 func (in Inspect) String() string {
-	host := in.Host.String() + in.Path
+	text := in.Host.String() + in.Path
 	if len(in.Methods) > 0 {
-		return strings.Join(in.Methods, ",") + " " + host
+		text = strings.Join(in.Methods, ",") + " " + text
 	}
-	return host
+	for _, p := range in.Pins {
+		text += " pin:" + p
+	}
+	return text
 }
 
 // Names reports whether in is about the requests to name, which is canonical, and port.

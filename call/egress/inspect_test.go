@@ -12,6 +12,52 @@ import (
 	"palyra/internal/fault"
 )
 
+const (
+	pinA = "sha256/AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
+	pinB = "sha256/d6qzRu9zOECb90Uez27xWltNsj0e1Md7GkYYkVoZWmM="
+)
+
+// somePins are n pins of a rule.
+func somePins(n int) (text string) {
+	for i := range n {
+		text += " pin:" + PinOf(append(make([]byte, 31), byte(i)))
+	}
+	return text
+}
+
+// TestPins: the pins of a host are those of all rules about it, and a use has none.
+func TestPins(t *testing.T) {
+	rules, err := ParseRules([]string{"a.example", "a.example:8443", "*.example.net", "b.example"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := ParseInspects([]string{"GET a.example/x pin:" + pinA, "PUT a.example/y pin:" + pinB, "a.example/z", "*.example.net pin:" + pinB, "a.example:8443"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := ParseInspection(rules, Strings(list), []string{"T=vault://global/k header:x b.example:443"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		host string
+		port uint16
+		want []string
+	}{
+		{"a.example", 443, []string{pinA, pinB}}, {"a.example", 8443, nil}, {"b.example", 443, nil},
+		{"x.example.net", 443, []string{pinB}}, {"example.net", 443, nil},
+	} {
+		if got := in.Pins(c.host, c.port); !slices.Equal(got, c.want) {
+			t.Errorf("pins of %s:%d are %q, want %q", c.host, c.port, got, c.want)
+		}
+	}
+	for _, text := range []string{"T=vault://global/k header:x b.example pin:" + pinA, "T=vault://global/k header:x GET b.example pin:" + pinA} {
+		if u, err := ParseUse(text); err == nil {
+			t.Errorf("ParseUse(%q) = %q", text, u)
+		}
+	}
+}
+
 func TestParseInspect(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"packages.example", "packages.example:443"},
@@ -20,6 +66,8 @@ func TestParseInspect(t *testing.T) {
 		{"head,get,HEAD packages.example/simple", "GET,HEAD packages.example:443/simple"},
 		{"  GET \t *.cdn.example ", "GET *.cdn.example:443"},
 		{"VERSION-CONTROL a.example/v1/x%20y", "VERSION-CONTROL a.example:443/v1/x%20y"},
+		{"a.example pin:" + pinB + " pin:" + pinA + " pin:" + pinB, "a.example:443 pin:" + pinA + " pin:" + pinB},
+		{"get *.a.example/x  pin:" + pinA, "GET *.a.example:443/x pin:" + pinA},
 	} {
 		in, err := ParseInspect(c.text)
 		if err != nil || in.String() != c.want {
@@ -59,6 +107,15 @@ func TestParseInspect(t *testing.T) {
 		{"a.example/x%252e", "escaped escape"},
 		{"a.example/{x}", "write /%7Bx%7D"},
 		{"a.example/" + strings.Repeat("x", 256), "at most 256"},
+		{"a.example pin:", "SHA-256 of a public key"},
+		{"a.example pin:sha512/" + pinA[len("sha256/"):], "SHA-256 of a public key"},
+		{"a.example pin:sha256//" + pinA[len("sha256/"):], "SHA-256 of a public key"},
+		{"a.example pin:" + strings.TrimRight(pinA, "="), "SHA-256 of a public key"},
+		{"a.example pin:" + pinA[:len(pinA)-2] + "B=", "SHA-256 of a public key"}, // bits that no digest has
+		{"a.example pin:" + pinA[:len(pinA)-5] + "=", "SHA-256 of a public key"},
+		{"pin:" + pinA + " a.example", "letters"},
+		{"pin:" + pinA, "want methods"},
+		{"a.example" + somePins(5), "5 pins, at most 4"},
 	} {
 		in, err := ParseInspect(c.text)
 		if err == nil || !strings.Contains(errors.Unwrap(err).Error(), c.why) || in.String() != "" {
@@ -298,7 +355,7 @@ func sameAsClean(t *testing.T, text string) {
 }
 
 func FuzzInspect(f *testing.F) {
-	for _, s := range []string{"GET,HEAD packages.example:443/simple/", "*.cdn.example:443", "a.example/..;/x", "a.example/%2e%2E/", "a.example/%25%32%65",
+	for _, s := range []string{"GET,HEAD packages.example:443/simple/", "*.cdn.example:443", "a.example/..;/x", "a.example/%2e%2E/", "a.example/%25%32%65", "GET a.example:443/x pin:" + pinA + " pin:" + pinB,
 		"T=vault://global/npm header:authorization GET packages.example:443/x form:npm_ revoke", "T=vault://global/k query:key a.example:443"} {
 		f.Add(s, "/simple/x")
 	}

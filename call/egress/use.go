@@ -275,6 +275,16 @@ func (in Inspection) Narrow(name string, port uint16) (methods, paths bool) {
 	return methods, paths
 }
 
+// Pins returns the pins of the keys that a host may have, by all rules about it; none: any key.
+func (in Inspection) Pins(name string, port uint16) (pins []string) {
+	for _, r := range in.Rules {
+		if r.Names(name, port) {
+			pins = append(pins, r.Pins...)
+		}
+	}
+	return pins
+}
+
 // Passes reports whether a request of an inspected connection passes: a rule about its host matches
 // it, or the host is inspected for uses alone.
 func (in Inspection) Passes(name string, port uint16, method, path string) bool {

@@ -164,6 +164,7 @@ const (
 	DenyNoAnswer  = "no_answer"     // a rule has it, and the host's resolver didn't answer
 	DenyRequest   = "request"       // a request to an inspected host that no rule has, or that isn't taken
 	DenyNotTLS    = "not_tls"       // an inspected host was spoken to without TLS, or for another name
+	DenyPin       = "pin"           // an inspected host has another key than those that rules pin
 )
 
 // Denial is something that the program asked for and didn't get.
@@ -176,7 +177,8 @@ type Denial struct {
 	// "record_type", "in_use" by the program's own listening socket, "limit" of the call, "overload"
 	// of palyra-egress, "proxy_request", "no_name" if the name is allowed and has no address,
 	// "no_answer" if the host's resolver didn't say, "request" if an inspected host was asked for what
-	// no rule has, or "not_tls" if it was spoken to without TLS or under another name.
+	// no rule has, "not_tls" if it was spoken to without TLS or under another name, or "pin" if it has
+	// another key than those that the rules pin.
 	Why string `json:"why"`
 	// Times is how often it was asked for.
 	Times int64 `json:"times" unit:"count"`

@@ -7,7 +7,9 @@
 //	ev.Requests, ev.MoreRequests = g.Requests()
 //
 // The program's TLS ends here, with a certificate of the call's [Authority], and another begins to
-// the host, whose certificate is checked with the host's roots for the name that the rule has.
+// the host, whose certificate is checked with the host's roots for the name that the rule has. If
+// rules about the host have pins, its key must be one of theirs; the greeting is all that another one
+// gets, 502.
 // Between them is net/http: each request is read whole, as one reader reads it, and written anew, so
 // that no other reader can take it for two. HTTP/1.1 and HTTP/2, bodies and trailers stream both
 // ways.

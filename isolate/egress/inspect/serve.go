@@ -3,6 +3,7 @@ package inspect
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -11,11 +12,13 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	rule "palyra/call/egress"
 	"palyra/internal/canon"
 	"palyra/isolate/egress/hello"
 	"palyra/isolate/egress/wire"
@@ -342,10 +345,17 @@ func (l *link) dial(ctx context.Context) (net.Conn, error) {
 		return nil, &unreached{fmt.Errorf("its TLS: %w", err)}
 	}
 	state := conn.ConnectionState()
+	key := state.PeerCertificates[0].RawSubjectPublicKeyInfo
 	l.mu.Lock()
 	l.seen.TLS = hello.VersionName(state.Version)
-	l.seen.Key = canon.Sum(state.PeerCertificates[0].RawSubjectPublicKeyInfo)
+	l.seen.Key = canon.Sum(key)
 	l.mu.Unlock()
+	sum := sha256.Sum256(key)
+	if pins := l.g.cfg.Inspection.Pins(l.to.Host, l.to.Port); len(pins) > 0 && !slices.Contains(pins, rule.PinOf(sum[:])) {
+		conn.Close() // it has heard a greeting alone
+		l.g.cfg.Denied(l.to.Host, l.to.Port, evidence.DenyPin)
+		return nil, &unreached{fmt.Errorf("its key is pin:%s, which no rule of the call has", rule.PinOf(sum[:]))}
+	}
 	return conn, nil
 }
 

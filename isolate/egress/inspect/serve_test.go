@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -46,8 +48,9 @@ type setup struct {
 	inspect, uses []string
 	value         string
 	handler       http.HandlerFunc
-	h1            bool // the host has HTTP/1.1 alone
-	stranger      bool // the host's certificate is nobody's
+	h1            bool                             // the host has HTTP/1.1 alone
+	stranger      bool                             // the host's certificate is nobody's
+	pins          func(*x509.Certificate) []string // rules, of the host's certificate
 }
 
 const hostName = "a.example"
@@ -57,20 +60,24 @@ func newRig(t testing.TB, c setup) *rig {
 	r := &rig{t: t, name: hostName, leaked: make(chan struct{})}
 	var cancel context.CancelFunc
 	r.ctx, cancel = context.WithCancel(t.Context())
-	rules, err := rule.ParseRules([]string{hostName})
-	if err != nil {
-		t.Fatal(err)
-	}
-	slices.Sort(c.uses)
-	if r.in, err = rule.ParseInspection(rules, c.inspect, c.uses); err != nil {
-		t.Fatal(err)
-	}
 	ca, err := NewAuthority(hosts(t, hostName, "other.example"), time.Now(), time.Now().Add(time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}
 	cert, err := ca.Leaf(hostName)
 	if err != nil {
+		t.Fatal(err)
+	}
+	if c.pins != nil {
+		c.inspect = c.pins(cert.Leaf)
+		slices.Sort(c.inspect)
+	}
+	rules, err := rule.ParseRules([]string{hostName})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(c.uses)
+	if r.in, err = rule.ParseInspection(rules, c.inspect, c.uses); err != nil {
 		t.Fatal(err)
 	}
 	r.host = httptest.NewUnstartedServer(c.handler)
@@ -265,6 +272,38 @@ func TestProxy(t *testing.T) {
 				t.Errorf("%+v", requests[0])
 			}
 		})
+	}
+}
+
+// TestPinned: a request and its secret reach a host with a pinned key, and none with another, good as
+// its certificate is.
+func TestPinned(t *testing.T) {
+	other := rule.PinOf(make([]byte, 32))
+	for _, good := range []bool{true, false} {
+		var reached atomic.Int64
+		c := setup{uses: []string{"T=vault://global/k header:authorization a.example:443"}, value: "the-value-of-it",
+			handler: func(w http.ResponseWriter, q *http.Request) { reached.Add(1) }}
+		c.pins = func(cert *x509.Certificate) []string {
+			sum := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
+			if good {
+				return []string{"a.example:443 pin:" + other, "GET a.example:443/x pin:" + rule.PinOf(sum[:])}
+			}
+			return []string{"a.example:443 pin:" + other}
+		}
+		r := newRig(t, c)
+		client := r.client(true)
+		res, body := r.do(client, "GET", "https://a.example/", http.Header{"Authorization": {"Bearer " + r.placeholder}}, nil)
+		seen, _, denied := r.end(client)
+		requests, _ := r.g.Requests()
+		switch {
+		case len(requests) != 1 || len(seen) != 1 || seen[0].Key.IsZero():
+			t.Errorf("good %v: %+v, %+v", good, requests, seen)
+		case good && (res.StatusCode != 200 || reached.Load() != 1 || len(denied) != 0 || len(requests[0].Uses) != 1):
+			t.Errorf("a pinned key: %d %s, %d requests, %v, %+v", res.StatusCode, body, reached.Load(), denied, requests)
+		case !good && (res.StatusCode != 502 || !strings.Contains(body, "its key is pin:sha256/") || reached.Load() != 0 || len(requests[0].Uses) != 0 ||
+			!slices.Equal(denied, []string{"a.example:443 pin"})):
+			t.Errorf("another key: %d %s, %d requests, %v, %+v", res.StatusCode, body, reached.Load(), denied, requests)
+		}
 	}
 }
 
