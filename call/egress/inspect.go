@@ -32,24 +32,35 @@ type Inspect struct {
 	Methods []string // upper case, sorted, unique; empty: all
 	Host    Rule     // about a name, or the names below one
 	Path    string   // in normal form, "" for all: this path and those below it
+	Sockets bool     // the requests may become WebSockets
 	Pins    []string // of the host's keys, sorted, unique: "sha256/" and base 64; empty: any key
 }
 
-// ParseInspect reads [METHODS " "] HOST[:PORT] [PATH] [" pin:" PIN]…, as people type it.
+// ParseInspect reads [METHODS " "] HOST[:PORT] [PATH] [" websocket"] [" pin:" PIN]…, as people type it.
 func ParseInspect(text string) (Inspect, error) {
 	words := strings.Fields(text)
 	pins, words, err := pinned(words)
 	var in Inspect
 	if err == nil {
+		sockets := len(words) > 1 && words[len(words)-1] == webSocket
+		if sockets {
+			words = words[:len(words)-1]
+		}
 		in, err = parseInspect(words)
-		in.Pins = pins
+		in.Sockets, in.Pins = sockets, pins
+	}
+	if err == nil && in.Sockets && len(in.Methods) > 0 && !slices.Contains(in.Methods, "GET") {
+		err = errors.New("a WebSocket begins with GET, which isn't among the methods")
 	}
 	if err != nil {
 		return Inspect{}, fault.New(fault.Usage, "invalid_input", fmt.Sprintf("inspection rule %q", clip(text)), err).
-			WithHint("[METHODS ]NAME[:PORT][/PATH][ pin:sha256/BASE64]: \"GET,HEAD packages.example:443/simple/\"")
+			WithHint("[METHODS ]NAME[:PORT][/PATH][ websocket][ pin:sha256/BASE64]: \"GET,HEAD packages.example:443/simple/\"")
 	}
 	return in, nil
 }
+
+// webSocket is the word of a rule whose requests may become WebSockets (RFC 6455).
+const webSocket = "websocket"
 
 // pinned takes the pins off the end of a rule's words.
 func pinned(words []string) (pins, rest []string, err error) {
@@ -149,6 +160,9 @@ func (in Inspect) String() string {
 	text := in.Host.String() + in.Path
 	if len(in.Methods) > 0 {
 		text = strings.Join(in.Methods, ",") + " " + text
+	}
+	if in.Sockets {
+		text += " " + webSocket
 	}
 	for _, p := range in.Pins {
 		text += " pin:" + p

@@ -67,6 +67,9 @@ func TestParseInspect(t *testing.T) {
 		{"  GET \t *.cdn.example ", "GET *.cdn.example:443"},
 		{"VERSION-CONTROL a.example/v1/x%20y", "VERSION-CONTROL a.example:443/v1/x%20y"},
 		{"a.example pin:" + pinB + " pin:" + pinA + " pin:" + pinB, "a.example:443 pin:" + pinA + " pin:" + pinB},
+		{"a.example/live websocket", "a.example:443/live websocket"},
+		{"post,get a.example websocket pin:" + pinA, "GET,POST a.example:443 websocket pin:" + pinA},
+		{"websocket", "websocket:443"},
 		{"get *.a.example/x  pin:" + pinA, "GET *.a.example:443/x pin:" + pinA},
 	} {
 		in, err := ParseInspect(c.text)
@@ -107,6 +110,9 @@ func TestParseInspect(t *testing.T) {
 		{"a.example/x%252e", "escaped escape"},
 		{"a.example/{x}", "write /%7Bx%7D"},
 		{"a.example/" + strings.Repeat("x", 256), "at most 256"},
+		{"POST a.example websocket", "begins with GET"},
+		{"a.example pin:" + pinA + " websocket", "letters"},
+		{"a.example websocket websocket", "letters"},
 		{"a.example pin:", "SHA-256 of a public key"},
 		{"a.example pin:sha512/" + pinA[len("sha256/"):], "SHA-256 of a public key"},
 		{"a.example pin:sha256//" + pinA[len("sha256/"):], "SHA-256 of a public key"},
@@ -355,7 +361,7 @@ func sameAsClean(t *testing.T, text string) {
 }
 
 func FuzzInspect(f *testing.F) {
-	for _, s := range []string{"GET,HEAD packages.example:443/simple/", "*.cdn.example:443", "a.example/..;/x", "a.example/%2e%2E/", "a.example/%25%32%65", "GET a.example:443/x pin:" + pinA + " pin:" + pinB,
+	for _, s := range []string{"GET,HEAD packages.example:443/simple/", "*.cdn.example:443", "a.example/..;/x", "a.example/%2e%2E/", "a.example/%25%32%65", "GET a.example:443/x pin:" + pinA + " pin:" + pinB, "a.example:443/live websocket pin:" + pinA,
 		"T=vault://global/npm header:authorization GET packages.example:443/x form:npm_ revoke", "T=vault://global/k query:key a.example:443"} {
 		f.Add(s, "/simple/x")
 	}

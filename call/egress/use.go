@@ -275,6 +275,11 @@ func (in Inspection) Narrow(name string, port uint16) (methods, paths bool) {
 	return methods, paths
 }
 
+// Sockets reports whether a request may become a WebSocket: a rule that says so matches it.
+func (in Inspection) Sockets(name string, port uint16, method, path string) bool {
+	return slices.ContainsFunc(in.Rules, func(r Inspect) bool { return r.Sockets && r.Matches(name, port, method, path) })
+}
+
 // Pins returns the pins of the keys that a host may have, by all rules about it; none: any key.
 func (in Inspection) Pins(name string, port uint16) (pins []string) {
 	for _, r := range in.Rules {

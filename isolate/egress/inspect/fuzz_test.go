@@ -65,7 +65,7 @@ func FuzzRequest(f *testing.F) {
 			}
 			io.WriteString(rw, r.Header.Get("Authorization"))
 		})}
-		l := &link{g: g, to: Target{Host: hostName, Port: 443}, ctx: ctx, conns: make(map[net.Conn]struct{})}
+		l := newLink(ctx, g, Target{Host: hostName, Port: 443})
 		l.prepare()
 		l.transport.DialTLSContext = func(context.Context, string, string) (net.Conn, error) {
 			ours, theirs := net.Pipe()

@@ -18,11 +18,12 @@
 //
 // A connection is for one name and port. Its server name, if it has one, and the host of each request
 // must be that name, or they're refused: 421. CONNECT, upgrades and targets that are no path are
-// refused, 501 and 400, and a request that no rule has, 403. The answer says why. Redirects are the
-// program's to follow. Headers that are another method or path to some hosts are refused where rules
-// name these, 403. A head has 64 KiB at most, and those under way in a connection have 512 KiB of
-// memory. A host with a use of a secret gets requests without encodings of its answers, and one that
-// comes encoded all the same is refused, 502.
+// refused, 501 and 400 (but WebSockets that a rule has are let through: their bytes pass, watched and
+// counted), and a request that no rule has, 403. The answer says why. Redirects are the program's to
+// follow. Headers that are another method or path to some hosts are refused where rules name these,
+// 403. A head has 64 KiB at most, and those under way in a connection have 512 KiB of memory. A host
+// with a use of a secret gets requests without encodings of its answers, and one that comes encoded
+// all the same is refused, 502.
 //
 // # Values
 //

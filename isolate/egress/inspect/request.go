@@ -29,6 +29,7 @@ type exchange struct {
 	hasUse bool // the host has a use: its answers are cleaned
 
 	sent     *sending // the body, nil without one
+	socket   *socket  // what followed a 101, nil without one
 	received int64
 	status   int
 	refused  bool
@@ -79,6 +80,11 @@ func (l *link) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	x.hasUse = slices.ContainsFunc(l.g.cfg.Inspection.Uses, func(u rule.Use) bool { return u.Names(l.to.Host, l.to.Port) })
+	defer func() {
+		if x.socket != nil { // the connection was taken from net/http
+			l.close()
+		}
+	}()
 	l.proxy.ServeHTTP(&answering{ResponseWriter: w, x: x}, r.WithContext(context.WithValue(r.Context(), exchangeKey{}, x)))
 }
 
@@ -87,8 +93,8 @@ func (l *link) judge(r *http.Request, path string) (status int, why string) {
 	switch {
 	case r.Method == http.MethodConnect:
 		return http.StatusNotImplemented, "CONNECT isn't taken on an inspected connection"
-	case len(r.Header["Upgrade"]) > 0:
-		return http.StatusNotImplemented, "upgrades aren't taken on an inspected connection"
+	case len(r.Header["Upgrade"]) > 0 && !l.socketAsked(r, path):
+		return http.StatusNotImplemented, "no rule of the call lets this request become a WebSocket, and there are no other upgrades on an inspected connection"
 	case r.URL.Host != "" || !strings.HasPrefix(r.RequestURI, "/"):
 		return http.StatusBadRequest, "the target of a request is a path"
 	case !l.host(r.Host):
@@ -124,6 +130,14 @@ func (l *link) overrides(h http.Header) string {
 		}
 	}
 	return ""
+}
+
+// socketAsked reports whether a request may become a WebSocket (RFC 6455 §4.1). Other protocols, such
+// as h2c, would carry requests that no rule sees.
+func (l *link) socketAsked(r *http.Request, path string) bool {
+	texts := r.Header["Upgrade"]
+	return r.ProtoMajor == 1 && r.Method == http.MethodGet && r.ContentLength == 0 && len(r.TransferEncoding) == 0 &&
+		len(texts) == 1 && strings.EqualFold(texts[0], "websocket") && l.g.cfg.Inspection.Sockets(l.to.Host, l.to.Port, r.Method, path)
 }
 
 // inHead returns the name of a placeholder in a request's head, and where it is. left and query are
@@ -206,6 +220,9 @@ func (x *exchange) noted() {
 		if x.sent != nil {
 			r.Sent = x.sent.n.Load()
 		}
+		if x.socket != nil {
+			r.Sent, r.Received = x.socket.sent.Load(), x.socket.received.Load()
+		}
 	})
 }
 
@@ -216,7 +233,7 @@ var forwarded = []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-
 func (l *link) rewrite(p *httputil.ProxyRequest) {
 	x := exchangeOf(p.In)
 	for key := range p.Out.Header {
-		if texts, ok := x.header[key]; ok && key != "Te" { // of which "trailers" is left
+		if texts, ok := x.header[key]; ok && key != "Te" && key != "Connection" && key != "Upgrade" { // of which "trailers" and an upgrade are left
 			p.Out.Header[key] = texts
 		}
 	}
@@ -227,6 +244,7 @@ func (l *link) rewrite(p *httputil.ProxyRequest) {
 	}
 	if x.hasUse {
 		p.Out.Header.Set("Accept-Encoding", "identity")
+		p.Out.Header.Del("Sec-Websocket-Extensions") // such as compression, which would hide values
 		p.Out.Header.Del("Range")
 		p.Out.Header.Del("If-Range")
 	}
@@ -245,7 +263,7 @@ var errEncoded = errors.New("the answer is encoded, so that values of secrets ca
 func (l *link) answer(res *http.Response) error {
 	x := exchangeOf(res.Request)
 	if res.StatusCode == http.StatusSwitchingProtocols {
-		return errors.New("the host switches protocols unasked")
+		return l.switches(x, res)
 	}
 	res.Header.Del("Alt-Svc") // other ways, which the program doesn't have
 	if len(res.Trailer) > 0 {

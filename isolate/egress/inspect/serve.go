@@ -74,7 +74,10 @@ type link struct {
 	ctx context.Context
 
 	transport *http.Transport
+	upgrades  *http.Transport // of requests that may become WebSockets, which HTTP/2 doesn't have
 	proxy     *httputil.ReverseProxy
+	closed    chan struct{} // when the program's connection has ended
+	close     func()        // closes closed, once
 
 	mu    sync.Mutex
 	seen  Seen                  // guarded by mu
@@ -85,12 +88,17 @@ type link struct {
 	work  sync.WaitGroup        // requests and dials; Add under mu
 }
 
+func newLink(ctx context.Context, g *Guard, to Target) *link {
+	closed := make(chan struct{})
+	return &link{g: g, to: to, ctx: ctx, conns: make(map[net.Conn]struct{}), closed: closed, close: sync.OnceFunc(func() { close(closed) })}
+}
+
 // Serve serves a connection of the program's until it ends or ctx is done, and closes it. Nothing of
 // it is left then.
 func (g *Guard) Serve(ctx context.Context, program net.Conn, to Target) Seen {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	l := &link{g: g, to: to, ctx: ctx, conns: make(map[net.Conn]struct{})}
+	l := newLink(ctx, g, to)
 	defer program.Close()
 	defer context.AfterFunc(ctx, func() { program.Close() })()
 	config := &tls.Config{
@@ -205,17 +213,16 @@ func (o *once) Addr() net.Addr { return o.addr }
 
 // serve serves conn until it's closed.
 func (l *link) serve(conn net.Conn, config *tls.Config) {
-	o := &once{conn: make(chan net.Conn, 1), ended: make(chan struct{}), addr: conn.LocalAddr()}
+	o := &once{conn: make(chan net.Conn, 1), ended: l.closed, addr: conn.LocalAddr()}
 	o.conn <- conn
-	var closed sync.Once
 	s := &http.Server{
 		Handler: l, TLSConfig: config, ReadHeaderTimeout: headTime, IdleTimeout: l.g.cfg.Idle, MaxHeaderBytes: maxHead,
 		ErrorLog: log.New(io.Discard, "", 0), BaseContext: func(net.Listener) context.Context { return l.ctx },
 		HTTP2:                        &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: perConn, MaxReceiveBufferPerStream: perStream},
 		DisableGeneralOptionsHandler: true,
 		ConnState: func(_ net.Conn, state http.ConnState) {
-			if state == http.StateClosed || state == http.StateHijacked {
-				closed.Do(func() { close(o.ended) })
+			if state == http.StateClosed { // a hijacked one: when ServeHTTP has ended
+				l.close()
 			}
 		},
 	}
@@ -281,6 +288,7 @@ func (l *link) end() Seen {
 	}
 	if l.transport != nil {
 		l.transport.CloseIdleConnections()
+		l.upgrades.CloseIdleConnections()
 	}
 	l.work.Wait()
 	l.mu.Lock()
@@ -291,15 +299,32 @@ func (l *link) end() Seen {
 // prepare makes what leads to the host.
 func (l *link) prepare() {
 	l.transport = &http.Transport{
-		DialTLSContext:    func(ctx context.Context, _, _ string) (net.Conn, error) { return l.dial(ctx) },
+		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return l.dial(ctx, "h2", "http/1.1")
+		},
 		ForceAttemptHTTP2: true, DisableCompression: true, MaxConnsPerHost: maxHosts, MaxIdleConnsPerHost: 2, IdleConnTimeout: l.g.cfg.Idle,
 		MaxResponseHeaderBytes: maxHead, ExpectContinueTimeout: continueTime,
 		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerConnection: perConn, MaxReceiveBufferPerStream: perStream},
 	}
+	l.upgrades = &http.Transport{
+		DialTLSContext:     func(ctx context.Context, _, _ string) (net.Conn, error) { return l.dial(ctx, "http/1.1") },
+		DisableCompression: true, DisableKeepAlives: true, MaxResponseHeaderBytes: maxHead,
+	}
 	l.proxy = &httputil.ReverseProxy{
-		Transport: l.transport, FlushInterval: -1, ErrorLog: log.New(io.Discard, "", 0),
+		Transport: transports{l}, FlushInterval: -1, ErrorLog: log.New(io.Discard, "", 0),
 		Rewrite: l.rewrite, ModifyResponse: l.answer, ErrorHandler: l.failed,
 	}
+}
+
+// transports are the two of a link.
+type transports struct{ l *link }
+
+// RoundTrip sends a request to the host.
+func (t transports) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Header.Get("Upgrade") != "" {
+		return t.l.upgrades.RoundTrip(r)
+	}
+	return t.l.transport.RoundTrip(r)
 }
 
 // hostConn is a connection to the host that end closes.
@@ -316,7 +341,7 @@ func (c *hostConn) Close() error {
 }
 
 // dial connects to the host, and checks its certificate.
-func (l *link) dial(ctx context.Context) (net.Conn, error) {
+func (l *link) dial(ctx context.Context, protocols ...string) (net.Conn, error) {
 	if !l.begin() {
 		return nil, net.ErrClosed
 	}
@@ -337,7 +362,7 @@ func (l *link) dial(ctx context.Context) (net.Conn, error) {
 	}
 	l.conns[held] = struct{}{}
 	l.mu.Unlock()
-	conn := tls.Client(held, &tls.Config{ServerName: l.to.Host, RootCAs: l.g.cfg.Roots, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}})
+	conn := tls.Client(held, &tls.Config{ServerName: l.to.Host, RootCAs: l.g.cfg.Roots, MinVersion: tls.VersionTLS12, NextProtos: protocols})
 	ctx, cancel = context.WithTimeout(ctx, headTime)
 	defer cancel()
 	if err := conn.HandshakeContext(ctx); err != nil {
