@@ -18,11 +18,11 @@ import (
 
 // daemon starts a palyrad until the test ends, which makes b's calls from now on. It returns its
 // process id.
-func (b *bench) daemon() int {
+func (b *bench) daemon(more ...string) int {
 	b.t.Helper()
 	b.socket = filepath.Join(b.home, "p.sock")
 	config := b.write("palyrad.toml", fmt.Sprintf("state.dir = %q\nlisten.socket = %q\nlisten.http = \"off\"\npolicy.dir = %q\n",
-		filepath.Join(b.home, "daemon"), b.socket, filepath.Join(b.home, "policy")))
+		filepath.Join(b.home, "daemon"), b.socket, filepath.Join(b.home, "policy"))+strings.Join(more, "\n"))
 	if err := os.Chmod(config, 0o600); err != nil {
 		b.t.Fatal(err)
 	}

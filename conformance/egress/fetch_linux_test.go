@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/url"
 	"os"
 	"os/exec"
@@ -64,6 +65,44 @@ func (f *fetched) String() string {
 }
 
 type in = map[string]any
+
+// TestFetchCredentials: http.fetch reads a private page with a secret that no process of the call has,
+// and another host doesn't get it.
+func TestFetchCredentials(t *testing.T) {
+	b := begun(t)
+	for _, n := range []string{"packages.example", "other.example"} {
+		b.w.Set(n, world.Addrs(world.Web))
+	}
+	b.w.Want(token)
+	t.Cleanup(func() { b.w.Want("") })
+	state, key := filepath.Join(b.home, "daemon"), filepath.Join(b.home, "vault.key")
+	for _, args := range [][]string{{"init", "--state", state, "--key", key}, {"set", "--state", state, "--file", b.write("../token.txt", token), "vault://global/token"}} {
+		if out, err := b.outside(append([]string{palyra(), "vault"}, args...)...); err != nil {
+			t.Fatalf("palyra vault %q: %v\n%s", args, err, out)
+		}
+	}
+	b.daemon(fmt.Sprintf("vault.identity = %q\n", key))
+	private := "https://packages.example/private/npm/fromworld"
+	bindings := []string{"authorization: Bearer vault://global/token"}
+	f := b.fetch(in{"url": private, "allowed_content_types": []string{"text/*", "application/*"}, "credential_bindings": bindings})
+	if f.status != 0 || f.Status != 200 || !strings.Contains(f.stdout, "fromworld") || len(f.egress.Requests) != 1 || !slices.Equal(f.egress.Requests[0].Uses, []string{"CREDENTIAL_1"}) {
+		t.Errorf("a private page: %s, %+v", f, f.egress)
+	}
+	if f := b.fetch(in{"url": private}); f.Status == 200 {
+		t.Errorf("without it: %s", f)
+	}
+	f = b.fetch(in{"url": "https://packages.example/to?" + url.QueryEscape("https://other.example/private/npm/fromworld"), "egress_hosts": []string{"other.example"}, "credential_bindings": bindings})
+	if f.Status == 200 || len(f.Redirects) != 1 || len(f.egress.Leaks) > 0 {
+		t.Errorf("another host: %s", f)
+	}
+	said := b.fetch(in{"url": "https://packages.example/private/echo", "credential_bindings": bindings})
+	if said.outcome != "failed" || !strings.Contains(said.stderr, "placeholder_leaked") {
+		t.Errorf("a host that says the secret: %s", said)
+	}
+	if strings.Contains(f.stdout+f.stderr+said.stdout+said.stderr, token) {
+		t.Error("the output has the secret")
+	}
+}
 
 // to is a page that redirects to a URL.
 func to(where string) string {

@@ -18,7 +18,10 @@ type FetchInput struct {
 	URL     string   `json:"url" tool:"required,min=1,max=2048" doc:"https:// or http://, a host, and what is asked of it; no user or password, no fragment"`
 	Method  string   `json:"method" tool:"default=GET,enum=GET|HEAD|POST" doc:"what is asked"`
 	Headers []string `json:"headers,omitempty" tool:"max=6,maxlen=1024" doc:"NAME: VALUE. Names are accept, accept-language, if-none-match, if-modified-since, user-agent and, with POST, content-type. No credentials"`
-	Body    string   `json:"body,omitempty" doc:"what a POST sends, in the encoding"`
+
+	CredentialBindings []string `json:"credential_bindings,omitempty" tool:"max=8,maxlen=700" doc:"HEADER: [SCHEME ]vault://SCOPE/KEY, such as authorization: Bearer vault://global/api: palyra-egress puts the secret into this header of the requests to the URL's host, over https, if policy permits that. It goes to no other host, and the tool can't read it"`
+
+	Body string `json:"body,omitempty" doc:"what a POST sends, in the encoding"`
 
 	Encoding            string   `json:"encoding" tool:"default=utf-8,enum=utf-8|base64" doc:"how body spells bytes"`
 	EgressHosts         []string `json:"egress_hosts,omitempty" tool:"max=8,maxlen=300" doc:"HOST:PORT, or HOST for port 443: further hosts, which redirects may lead to, beside the URL's own; and the network (10.1.0.0/16:443) of a host whose address is private"`
@@ -61,6 +64,19 @@ func (in *FetchInput) Check() error {
 		}
 		seen = append(seen, name)
 	}
+	seen = nil
+	for _, b := range in.CredentialBindings {
+		c, err := ParseFetchCredential(b)
+		switch {
+		case err != nil:
+			return err
+		case slices.Contains(seen, c.Header):
+			return usage("invalid_input", "check credential_bindings", fmt.Errorf("%s is there twice", c.Header))
+		case !strings.HasPrefix(strings.ToLower(in.URL), "https://"):
+			return usage("invalid_input", "check credential_bindings", errors.New("secrets go out over https alone"))
+		}
+		seen = append(seen, c.Header)
+	}
 	for _, t := range in.AllowedContentTypes {
 		main, sub, ok := strings.Cut(t, "/")
 		if !ok || !token(main) || sub != "*" && !token(sub) || strings.ToLower(t) != t || strings.Contains(main, "*") {
@@ -79,7 +95,7 @@ func FetchHeader(text string) (name, value string, err error) {
 	case !ok || !token(name):
 		return "", "", usage("invalid_input", op, errors.New("want NAME: VALUE"))
 	case credential(name):
-		return "", "", usage("invalid_input", op, fmt.Errorf("%s holds credentials, which no input of this tool can give", name))
+		return "", "", usage("invalid_input", op, fmt.Errorf("%s holds credentials: credential_bindings names a secret for it, and no input of this tool has the value", name))
 	case !slices.Contains(fetchHeaders, name):
 		return "", "", usage("invalid_input", op, fmt.Errorf("%q isn't one of %s", name, strings.Join(fetchHeaders, ", ")))
 	}
@@ -90,6 +106,39 @@ func FetchHeader(text string) (name, value string, err error) {
 	}
 	return name, value, nil
 }
+
+// FetchCredential is one of an input's credential bindings.
+type FetchCredential struct {
+	Header string // in lower case
+	Scheme string // before the secret, "" for none
+	Ref    string // "vault://global/api"
+}
+
+// ParseFetchCredential reads HEADER: [SCHEME ]REF. Of the reference it checks the beginning alone.
+func ParseFetchCredential(text string) (FetchCredential, error) {
+	const op = "check credential_bindings"
+	header, value, ok := strings.Cut(text, ":")
+	words := strings.Fields(value)
+	c := FetchCredential{Header: strings.ToLower(header)}
+	if len(words) == 2 {
+		c.Scheme, words = words[0], words[1:]
+	}
+	switch {
+	case !ok || !token(header) || len(words) != 1 || !strings.HasPrefix(words[0], "vault://"):
+		return FetchCredential{}, usage("invalid_input", op, errors.New("want HEADER: [SCHEME ]vault://SCOPE/KEY"))
+	case c.Scheme != "" && !token(c.Scheme):
+		return FetchCredential{}, usage("invalid_input", op, errors.New("a scheme is a word"))
+	case strings.EqualFold(c.Scheme, "basic"):
+		return FetchCredential{}, usage("invalid_input", op, errors.New("Basic encodes user and password together, which this tool doesn't"))
+	case slices.Contains(fetchHeaders, c.Header):
+		return FetchCredential{}, usage("invalid_input", op, fmt.Errorf("%s holds no credentials", c.Header))
+	}
+	c.Ref = words[0]
+	return c, nil
+}
+
+// FetchVariable is the variable that holds the placeholder of the n-th credential binding, from 0.
+func FetchVariable(n int) string { return "CREDENTIAL_" + strconv.Itoa(n+1) }
 
 // credential reports whether a header is one of those that carry credentials by custom. They'd be
 // refused anyway; the caller is told why.
@@ -120,6 +169,9 @@ func (in *FetchInput) Brief() []string {
 	out := []string{"method=" + in.Method, "url=" + in.URL}
 	for _, h := range in.Headers {
 		out = append(out, "headers="+h)
+	}
+	for _, b := range in.CredentialBindings {
+		out = append(out, "credential_bindings="+b)
 	}
 	if in.Method == "POST" {
 		b, err := in.Bytes()

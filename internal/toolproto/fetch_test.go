@@ -58,7 +58,15 @@ func TestFetchInput(t *testing.T) {
 		`"connect_timeout_ms":30001`:                     "within",
 		`"cache":true`:                                   "unknown",
 		`"allow_private_targets":true`:                   "unknown",
-		`"credential_bindings":[]`:                       "unknown",
+		`"credential_bindings":["Authorization: Bearer vault://global/api","x-api-key:vault://global/b"]`: "",
+		`"credential_bindings":["authorization: vault://global/a","Authorization: vault://global/b"]`:     "twice",
+		`"credential_bindings":["authorization: Bearer x"]`:                                               "want HEADER",
+		`"credential_bindings":["authorization: a b vault://global/a"]`:                                   "want HEADER",
+		`"credential_bindings":["vault://global/a"]`:                                                      "want HEADER",
+		`"credential_bindings":["authorization: basic vault://global/a"]`:                                 "Basic",
+		`"credential_bindings":["authorization: Bea:rer vault://global/a"]`:                               "a scheme",
+		`"credential_bindings":["accept: vault://global/a"]`:                                              "no credentials",
+		`"credential_bindings":["x\ny: vault://global/a"]`:                                                "want HEADER",
 	} {
 		text := `{"url":"https://docs.example/"`
 		if more != "" {
@@ -85,13 +93,21 @@ func TestFetchInput(t *testing.T) {
 	}
 }
 
+// TestFetchPlain: no secret goes out in the clear.
+func TestFetchPlain(t *testing.T) {
+	var in FetchInput
+	if err := Decode([]byte(`{"url":"http://docs.example/","credential_bindings":["x-api-key: vault://global/a"]}`), &in); err == nil || !strings.Contains(err.Error(), "https alone") {
+		t.Errorf("%v", err)
+	}
+}
+
 // TestFetchBrief: policy and approver see all that is sent.
 func TestFetchBrief(t *testing.T) {
 	var in FetchInput
-	if err := Decode([]byte(`{"url":"https://docs.example/x","method":"POST","body":"eA==","encoding":"base64","headers":["Accept: a b"]}`), &in); err != nil {
+	if err := Decode([]byte(`{"url":"https://docs.example/x","method":"POST","body":"eA==","encoding":"base64","headers":["Accept: a b"],"credential_bindings":["x-api-key: vault://global/a"]}`), &in); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"method=POST", "url=https://docs.example/x", "headers=Accept: a b", "size=1", "digest=sha256:2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"}
+	want := []string{"method=POST", "url=https://docs.example/x", "headers=Accept: a b", "credential_bindings=x-api-key: vault://global/a", "size=1", "digest=sha256:2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"}
 	if got := in.Brief(); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}

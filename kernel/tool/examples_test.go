@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"palyra/authz/policy"
+	"palyra/call/egress"
 	"palyra/crypt/vault"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
@@ -154,7 +155,7 @@ func beyond(err error) bool {
 		return true // process.run may read in a read-only workspace
 	}
 	return slices.ContainsFunc([]string{"read path ", "decode content: ", "check workspace: ", "check expected_digest: ", "read digest: ",
-		"compile pattern: ", "read glob ", "name a layer: ", "parse reference ", "read expires: ", "find version: ", "open vault: ", "add recipient: ", "read recipient: ", "import secrets: ", "read url: ", "check body: ", "check headers: ", "check allowed_content_types: "}, func(op string) bool { return strings.HasPrefix(err.Error(), op) })
+		"compile pattern: ", "read glob ", "name a layer: ", "parse reference ", "read expires: ", "find version: ", "open vault: ", "add recipient: ", "read recipient: ", "import secrets: ", "read url: ", "check body: ", "check headers: ", "check credential_bindings: ", "check allowed_content_types: "}, func(op string) bool { return strings.HasPrefix(err.Error(), op) })
 }
 
 // TestSchema puts inputs through schema and table, which must agree: around
@@ -246,6 +247,7 @@ func TestExpand(t *testing.T) {
 		{toolproto.ApplyPatch, `{"workspace":"src","patch":"--- /etc/x\n+++ /etc/x\n@@ -1 +1 @@\n-a\n+b\n"}`, "patch_syntax"},
 		{toolproto.Fetch, `{"url":"file:///etc/passwd"}`, "invalid_input"},
 		{toolproto.Fetch, `{"url":"https://docs.example/","headers":["authorization: x"]}`, "invalid_input"},
+		{toolproto.Fetch, `{"url":"http://docs.example/","credential_bindings":["authorization: vault://global/a"]}`, "invalid_input"},
 		{toolproto.Fetch, `{"url":"https://docs.example/","workspace":"src"}`, "json_unknown_member"},
 		{kernel.ToolRun, `{"argv":["id"],"workspace":"ro"}`, "workspace_read_only"},
 		{kernel.ToolRun, `{"argv":["id"],"workspace":"src","cwd":"../x"}`, "invalid_input"},
@@ -264,6 +266,16 @@ func TestExpand(t *testing.T) {
 	if err != nil || !slices.Equal(x.EgressHosts, []string{"docs.example:8443", "*.cdn.example"}) || !slices.Equal(x.Capabilities, []string{policy.CapNetwork}) ||
 		!slices.Equal(x.Argv[2:], []string{"method=GET", "url=https://Docs.example:8443/a"}) || !strings.Contains(string(x.Stdin), `"allow_redirects":false`) {
 		t.Errorf("%+v, %v", x, err)
+	}
+	// Credential bindings are uses of secrets, for the URL's host alone.
+	for method, methods := range map[string]string{"GET": "GET", "HEAD": "HEAD", "POST": "GET,POST"} {
+		x, err = table.Expand(t.Context(), policy.Entity{}, toolproto.Fetch, []byte(`{"url":"https://Docs.example:8443/a","method":"`+method+`","egress_hosts":["*.cdn.example"],"credential_bindings":["Authorization: Bearer vault://global/a","x-key: vault://global/b"]}`))
+		want := []string{"CREDENTIAL_1=vault://global/a header:authorization " + methods + " docs.example:8443", "CREDENTIAL_2=vault://global/b header:x-key " + methods + " docs.example:8443"}
+		if err != nil || !slices.Equal(x.EgressSecrets, want) {
+			t.Errorf("%+v, %v, want %q", x, err, want)
+		} else if _, err := egress.ParseUses(x.EgressSecrets); err != nil {
+			t.Error(err)
+		}
 	}
 	declared := &kernel.Declared{OwnPath: true, Mounts: []string{"/opt/x"}, Caches: []string{"go"}}
 	kit := New(Config{Workspaces: map[string]Workspace{"kit": {Path: "/srv/kit", Network: "loopback", Declared: declared,

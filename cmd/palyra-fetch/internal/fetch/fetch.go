@@ -35,6 +35,7 @@ import (
 	"net/http"
 	"net/textproto"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 
@@ -104,13 +105,16 @@ func run(in *toolproto.FetchInput, testOnlyRoots *x509.CertPool) (*toolproto.Fet
 	defer cancel()
 	c := client(in, testOnlyRoots)
 	defer c.CloseIdleConnections()
-	a := &asking{in: in, rules: rs, at: at, method: in.Method, body: body, headers: http.Header{"User-Agent": {"palyra-fetch"}}}
+	a := &asking{in: in, rules: rs, at: at, first: at.Rule(), method: in.Method, body: body, headers: http.Header{"User-Agent": {"palyra-fetch"}}}
 	for _, h := range in.Headers {
 		name, value, err := toolproto.FetchHeader(h)
 		if err != nil {
 			return nil, err
 		}
 		a.headers.Set(name, value)
+	}
+	if a.credentials, err = credentials(in); err != nil {
+		return nil, err
 	}
 	for {
 		again, err := a.ask(ctx, c)
@@ -121,6 +125,24 @@ func run(in *toolproto.FetchInput, testOnlyRoots *x509.CertPool) (*toolproto.Fet
 			return &a.result, nil
 		}
 	}
+}
+
+// credentials returns what stands in headers for the secrets of an input: placeholders, in place of
+// which palyra-egress puts them.
+func credentials(in *toolproto.FetchInput) (map[string]string, error) {
+	out := make(map[string]string)
+	for i, b := range in.CredentialBindings {
+		c, err := toolproto.ParseFetchCredential(b)
+		if err != nil {
+			return nil, err
+		}
+		placeholder := os.Getenv(toolproto.FetchVariable(i))
+		if placeholder == "" {
+			return nil, fault.New(fault.Refused, "invalid_input", "find credentials", fmt.Errorf("%s isn't in the environment", toolproto.FetchVariable(i)))
+		}
+		out[c.Header] = strings.TrimSpace(c.Scheme + " " + placeholder)
+	}
+	return out, nil
 }
 
 // client returns an HTTP client that follows nothing, knows no proxy and keeps no cookie.
@@ -142,13 +164,22 @@ type asking struct {
 	method  string
 	body    []byte
 	headers http.Header
-	result  toolproto.FetchResult
+
+	first       egress.Rule       // the URL's host, which alone gets credentials
+	credentials map[string]string // by header
+	result      toolproto.FetchResult
 }
 
 // ask asks once, and reports whether the answer leads to another question.
 func (a *asking) ask(ctx context.Context, c *http.Client) (again bool, err error) {
 	op := "fetch from " + a.at.Rule().String()
-	req := (&http.Request{Method: a.method, URL: a.at.URL(), Header: a.headers, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}).WithContext(ctx)
+	headers := a.headers.Clone()
+	if a.at.Rule() == a.first && a.at.TLS() {
+		for name, value := range a.credentials {
+			headers.Set(name, value)
+		}
+	}
+	req := (&http.Request{Method: a.method, URL: a.at.URL(), Header: headers, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}).WithContext(ctx)
 	if a.method == http.MethodPost {
 		req.Body, req.ContentLength = io.NopCloser(bytes.NewReader(a.body)), int64(len(a.body))
 		if len(a.body) == 0 {

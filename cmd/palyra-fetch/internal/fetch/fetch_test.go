@@ -313,6 +313,43 @@ func TestAsks(t *testing.T) {
 	}
 }
 
+// TestCredentials: placeholders go to the URL's host, and to none that it redirects to.
+func TestCredentials(t *testing.T) {
+	var where []string
+	a := serve(t, true, func(w http.ResponseWriter, r *http.Request) {
+		if len(where) == 0 {
+			w.Header().Set("Content-Type", "text/plain")
+			return
+		}
+		next := where[0]
+		where = where[1:]
+		http.Redirect(w, r, next, http.StatusFound)
+	})
+	b := serve(t, true, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, a.URL+"/back", http.StatusFound) })
+	where = []string{"/same", b.URL + "/"}
+	roots := x509.NewCertPool()
+	roots.AddCert(a.Certificate())
+	roots.AddCert(b.Certificate())
+	question := obj{"url": a.URL + "/", "egress_hosts": []string{b.host()}, "credential_bindings": []string{"Authorization: Bearer vault://global/a", "x-api-key: vault://global/b"}}
+	if _, err := run(input(t, question), roots); err == nil || len(a.asked) != 0 {
+		t.Fatalf("without placeholders: %v, asked %d times", err, len(a.asked))
+	}
+	t.Setenv("CREDENTIAL_1", "one")
+	t.Setenv("CREDENTIAL_2", "two")
+	got, err := run(input(t, question), roots)
+	if err != nil || len(a.asked) != 3 || len(b.asked) != 1 {
+		t.Fatalf("%+v, %v, asked %d and %d times", got, err, len(a.asked), len(b.asked))
+	}
+	for _, r := range a.asked {
+		if r.Header.Get("Authorization") != "Bearer one" || r.Header.Get("X-Api-Key") != "two" {
+			t.Errorf("%s has %v", r.URL, r.Header)
+		}
+	}
+	if h := b.asked[0].Header; h.Get("Authorization") != "" || h.Get("X-Api-Key") != "" {
+		t.Errorf("the other host has %v", h)
+	}
+}
+
 // TestLost: no server, one that speaks no HTTP, and one that says nothing.
 func TestLost(t *testing.T) {
 	for name, c := range map[string]struct {
