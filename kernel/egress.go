@@ -93,7 +93,7 @@ func (p *Proposal) checkEgress() error {
 		return usage("invalid_input", op, errors.New("hosts are reached from a network namespace, which only tier c has"))
 	case p.Network == isolate.NetworkSession:
 		return usage("invalid_input", op, errors.New("the network of a session is shared by its calls, and hosts are one call's")).
-			WithHint("leave the network out: a call with hosts has one of its own, with 127.0.0.1 and ::1")
+			WithHint("leave the network out: a call with hosts has one of its own. To try a server that needs hosts, start it and what asks it in one call")
 	case p.Network == isolate.NetworkVoid:
 		return usage("invalid_input", op, errors.New("in the network void no socket can be made")).
 			WithHint("leave the network out: a call with hosts has one of its own, with 127.0.0.1 and ::1")

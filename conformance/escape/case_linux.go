@@ -59,7 +59,7 @@ type options struct {
 	apart     bool     // and that call is of another session
 	session   string   // of the call, in its own network; "": none
 	egress    []string // the rules of hosts that the call may reach; it runs in the world, as its control does
-	others    []string // those of the call beside it, which has a network of its own then
+	others    []string // those of the call beside it, which has a network of its own then; without egress this one is in the session's
 	env       []string // granted
 	hostEnv   []string // of the launcher
 	dir       string   // working directory of the launcher

@@ -144,7 +144,7 @@ func callCases() []attackCase {
 		return sc, nil
 	})
 	for _, w := range []struct{ via, says string }{{"dns", "NXDOMAIN"}, {"connect", "HTTP403"}, {"socks", "SOCKS2"}, {"literal", "ECONNREFUSED"}} {
-		t.add("beside-"+w.via, "reach by "+w.via+" the host of a call that runs beside it over the same palyra-egress", "", []string{w.says}, func(h *hosts) (scene, error) {
+		reach := func(h *hosts) (scene, error) {
 			theirs := "their." + h.s.nonce + ".other.example"
 			h.w.Set(theirs, world.Addrs(evil))
 			var sc scene
@@ -164,8 +164,24 @@ func callCases() []attackCase {
 			sc.opt.others = []string{theirs + ":" + hearPort}
 			sc.opt.beside = []string{neighbour, "host=" + hexed(theirs), "port=" + hearPort}
 			return sc, err
+		}
+		t.add("beside-"+w.via, "reach by "+w.via+" the host of a call that runs beside it over the same palyra-egress", "", []string{w.says}, reach)
+		t.add("session-"+w.via, "… from the network of the session that both calls are of", "neither the call with hosts nor palyra-egress is in it", []string{"ENETUNREACH"}, func(h *hosts) (scene, error) {
+			sc, err := reach(h)
+			sc.opt.egress = nil
+			return sc, err
 		})
 	}
+	t.add("session-server", "connect to a server of the session, in the network that its calls share", "", []string{"ECONNREFUSED"}, func(h *hosts) (scene, error) {
+		c := h.s.sitter()
+		if !h.s.inside {
+			if err := c.onHost(true); err != nil {
+				return scene{}, err
+			}
+		}
+		return scene{probe: "tcp", args: []string{"ip=4", "how=connect", "port=" + c.port, "token=" + h.s.nonce}, canary: c.heard,
+			opt: options{egress: h.rule(hearPort), beside: c.words}}, nil
+	})
 	return t.out
 }
 

@@ -45,9 +45,13 @@ func (s *stage) sitter() *sitter {
 	return c
 }
 
-// onHost starts it on the host.
-func (c *sitter) onHost() error {
-	h, detail, err := c.s.hand(nil, "", c.words[0], c.words[1:]...)
+// onHost starts it on the host, or in the world.
+func (c *sitter) onHost(world bool) error {
+	start := func() (*hand, string, error) { return c.s.hand(nil, "", c.words[0], c.words[1:]...) }
+	if world {
+		start = func() (*hand, string, error) { return c.s.handInWorld(c.words[0], c.words[1:]...) }
+	}
+	h, detail, err := start()
 	if err != nil {
 		return err
 	}
@@ -83,7 +87,7 @@ func sessionCases() []attackCase {
 			stage: func(s *stage) (scene, error) {
 				c := s.sitter()
 				if !s.inside {
-					if err := c.onHost(); err != nil {
+					if err := c.onHost(false); err != nil {
 						return scene{}, err
 					}
 				}

@@ -115,7 +115,7 @@ func tmpCases() []attackCase {
 			"no rule of Landlock grants it; before ABI 9 neither has unix sockets", func(s *stage, cell options) (scene, error) {
 				c := s.sitter()
 				if !s.inside {
-					if err := c.onHost(); err != nil {
+					if err := c.onHost(false); err != nil {
 						return scene{}, err
 					}
 				}

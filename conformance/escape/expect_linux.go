@@ -114,7 +114,7 @@ func (l *likeCold) about(sc *scene) bool {
 	case sc == nil:
 		return false
 	case l.With == withHosts:
-		return len(sc.opt.egress) > 0
+		return sc.opt.reaches()
 	case l.With == withWorkspace:
 		return sc.opt.workspace != "" || len(sc.opt.mounts) > 0
 	}

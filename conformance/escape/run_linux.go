@@ -233,7 +233,7 @@ func (s *stage) start(sc scene) (*outcome, error) {
 		}
 	}
 	attr := &syscall.SysProcAttr{Setpgid: true, Credential: s.user.credential()}
-	if len(o.egress) > 0 {
+	if o.reaches() {
 		w, err := s.b.inWorld()
 		if err != nil {
 			return nil, err

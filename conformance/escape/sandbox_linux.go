@@ -39,7 +39,7 @@ func (p palyra) command(s *stage, o *options, argv []string) ([]string, error) {
 	case modeEgress:
 		c = append(c, "--egress", egressHost)
 	}
-	if len(o.egress) > 0 {
+	if o.reaches() {
 		return p.reaching(s, o, argv), nil
 	}
 	if o.session != "" {
@@ -75,12 +75,22 @@ func (p palyra) command(s *stage, o *options, argv []string) ([]string, error) {
 	return p.granting(s, o, c, argv), nil
 }
 
-// reaching is the command line of a call with hosts: of a session in a cell of its own in mode
-// session, else of palyra exec.
+// reaches reports whether the call, or the one beside it, may reach hosts.
+func (o *options) reaches() bool { return len(o.egress)+len(o.others) > 0 }
+
+// reaching is the command line of a call with hosts, or beside one: of a session in mode session,
+// else of palyra exec. Beside another the call is one of the same session. If it has no hosts itself
+// it's in the session's network.
 func (p palyra) reaching(s *stage, o *options, argv []string) []string {
 	c := []string{p.binary, "exec"}
-	if s.mode == modeSession || o.others != nil {
+	if s.mode == modeSession || o.beside != nil {
 		c = []string{p.warm, "--cell", p.cell, "--in", "one"}
+	}
+	switch {
+	case o.beside != nil && len(o.egress) == 0:
+		c = append(c, "--session")
+	case o.beside != nil && len(o.others) == 0:
+		c = append(c, "--beside-session")
 	}
 	for _, r := range o.egress {
 		c = append(c, "--egress", r)
@@ -88,7 +98,7 @@ func (p palyra) reaching(s *stage, o *options, argv []string) []string {
 	for _, r := range o.others {
 		c = append(c, "--beside-egress", r)
 	}
-	if o.others != nil {
+	if o.beside != nil {
 		for _, w := range append([]string{s.b.attack}, o.beside...) {
 			c = append(c, "--beside", w)
 		}
@@ -143,7 +153,7 @@ func (p palyra) granting(s *stage, o *options, c, argv []string) []string {
 type bwrap struct{}
 
 func (bwrap) command(s *stage, o *options, argv []string) ([]string, error) {
-	if o.binary != "" || o.asked || len(o.egress) > 0 || s.tier != "c" {
+	if o.binary != "" || o.asked || o.reaches() || s.tier != "c" {
 		return nil, errors.New("bwrap has no such configuration")
 	}
 	c := []string{"timeout", "-s", "KILL", fmt.Sprint(o.timeout.Seconds()), "bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc",

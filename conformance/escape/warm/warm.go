@@ -20,7 +20,8 @@
 // of this session in its workspace share, the one beside it too.
 //
 // With -egress the call may reach hosts, in a network of its own. With -beside-egress the call beside
-// it may, too, over the same palyra-egress.
+// it may, too, over the same palyra-egress. With -session as well the call itself is in the session's
+// network, and with -beside-session it's the call beside it that is.
 //
 // With -asked it makes a call that the built-in policy asks about, in a cold cell, and
 // approves it: palyra exec wants a terminal for that.
@@ -76,6 +77,7 @@ func run(args []string) (int, error) {
 	var others []string
 	f.Func("egress", "host that the call may reach", func(s string) error { p.EgressHosts = append(p.EgressHosts, s); return nil })
 	f.Func("beside-egress", "host that the call beside it may reach; each has a network of its own then", func(s string) error { others = append(others, s); return nil })
+	besideSession := f.Bool("beside-session", false, "the call beside it is in the session's network, and this one isn't")
 	asked := f.Bool("asked", false, "have the built-in policy ask, say yes, and let no cell wait")
 	f.StringVar(&receipt, "receipt", "", "file for the receipt")
 	f.StringVar(&p.Network, "network", "", "fresh, loopback or void")
@@ -118,7 +120,7 @@ func run(args []string) (int, error) {
 		cfg.Pool, cfg.Warm = cell.Pool{}, 0
 	}
 	p.SessionID = *in
-	if len(p.EgressHosts) > 0 {
+	if len(p.EgressHosts)+len(others) > 0 {
 		broker, err := client.Start(filepath.Join(filepath.Dir(cfg.CellPath), "palyra-egress"))
 		if err != nil {
 			return refused, err
@@ -138,18 +140,26 @@ func run(args []string) (int, error) {
 		if *apart {
 			other.SessionID = "another"
 		}
+		if len(others) > 0 {
+			other.Network, other.EgressHosts = "", others
+		}
 		b, err := sit(k, other)
 		if err != nil {
 			return refused, err
 		}
 		defer b.end()
 		b.fill(p.Argv)
-	} else if len(others) > 0 {
-		b, err := sit(k, kernel.Proposal{Tool: kernel.ToolRun, TierFloor: p.TierFloor, Argv: words, Dir: dir, SessionID: p.SessionID, EgressHosts: others})
+	} else if len(others) > 0 || *besideSession {
+		other := kernel.Proposal{Tool: kernel.ToolRun, TierFloor: p.TierFloor, Argv: words, Dir: dir, SessionID: p.SessionID, EgressHosts: others}
+		if *besideSession {
+			other.Network = isolate.NetworkSession
+		}
+		b, err := sit(k, other)
 		if err != nil {
 			return refused, err
 		}
 		defer b.end()
+		b.fill(p.Argv)
 	} else if !*asked && *in == "" {
 		if err := k.Expect(context.Background(), p.Network, p.Limits); err != nil {
 			return refused, err
