@@ -41,7 +41,7 @@ type Card struct {
 	StdinSize   int64         `json:"stdin_size,omitempty"`  // bytes of a sealed one
 	StdinText   string        `json:"stdin_text,omitempty"`  // StdinHead, escaped to printable ASCII
 	TTY         *TTY          `json:"tty,omitempty"`         // the program's own terminal
-	Network     string        `json:"network,omitempty"`     // "", "void", "loopback", "session", or "egress", which leads to EgressHosts
+	Network     string        `json:"network,omitempty"`     // "", "void", "loopback", "session", "egress", which leads to EgressHosts, or the host's: "host", or "preflight" after these were looked up
 	Bounds      CardLimits    `json:"bounds,omitzero"`       //
 	Kind        string        `json:"kind,omitempty"`        // of the program: "shell", "interpreter", "loader", "wrapper" or "other"; "" is unknown
 	System      bool          `json:"system,omitempty"`      // only root can write the program's files and folders

@@ -80,7 +80,8 @@ type ToolAttestation struct {
 	ExecutionSHA256 string `json:"execution_sha256,omitempty"` // of stdout, hexadecimal
 	// Executor is the evidence's; for a call that didn't run, the layer that said no.
 	Executor string `json:"executor"`
-	// SandboxEnforcement is "strict", "strict; degraded: …", or "none" if nothing ran.
+	// SandboxEnforcement is "strict", "preflight" if hosts were looked up before the call and that was
+	// all, or "none" in the host's network, each with "; degraded: …", or "none" if nothing ran.
 	SandboxEnforcement string    `json:"sandbox_enforcement"`
 	ExecutedAt         time.Time `json:"executed_at"`
 	TimedOut           bool      `json:"timed_out"`
@@ -211,6 +212,7 @@ type attested struct {
 		Evidence *struct {
 			Executor     string
 			Degradations []string
+			Network      struct{ Mode string }
 		}
 	}
 }
@@ -242,6 +244,12 @@ func (v *ToolView) attestation(ctx context.Context, s *StepResult, at time.Time)
 	}
 	if ev := x.Predicate.Evidence; ev != nil && ev.Executor != "" {
 		a.Executor, a.SandboxEnforcement = ev.Executor, "strict"
+		switch ev.Network.Mode {
+		case "host":
+			a.SandboxEnforcement = "none"
+		case "preflight":
+			a.SandboxEnforcement = "preflight"
+		}
 		if len(ev.Degradations) > 0 {
 			a.SandboxEnforcement += "; degraded: " + strings.Join(slices.Sorted(slices.Values(ev.Degradations)), ", ")
 		}

@@ -68,6 +68,9 @@ type Spec struct {
 	Session string `json:"session,omitempty"`
 	// Egress is what NetworkEgress needs; nil for every other network.
 	Egress *Egress `json:"egress,omitempty"`
+	// Ports are the TCP ports that a program in NetworkPreflight may connect to: sorted, each once,
+	// 64 at most; none for every other network.
+	Ports []uint16 `json:"ports,omitempty"`
 	// TTY gives the program a terminal of its own, at tier C only. What Stdin says is typed there,
 	// by whoever has the other side.
 	TTY *call.TTY `json:"tty,omitempty"`
@@ -98,17 +101,47 @@ const (
 	// NetworkEgress is a NetworkLoopback in which palyra-egress answers too: at addresses that
 	// lead to the loopback interface, with sockets of that namespace. Files.Egress leads there.
 	NetworkEgress = "egress"
+	// NetworkHost is that of palyra-cell, the host's, for what can't be had in another: the program
+	// reaches what the host reaches, its loopback services and neighbours too. It isn't confined.
+	NetworkHost = "host"
+	// NetworkPreflight is the same for a call whose hosts were looked up and judged before it began.
+	// What the program connects to then isn't judged, but for the ports of TCP where Landlock has them.
+	NetworkPreflight = "preflight"
 )
+
+// AllowsHostNetwork reports whether programs in such a network are in the host's.
+func AllowsHostNetwork(network string) bool {
+	return network == NetworkHost || network == NetworkPreflight
+}
 
 // HasNetwork reports whether a tier has such a network: a value of Spec.Network.
 func HasNetwork(t tier.Tier, network string) bool {
 	switch network {
 	case NetworkFresh:
 		return true
-	case NetworkVoid, NetworkLoopback, NetworkSession, NetworkEgress:
+	case NetworkVoid, NetworkLoopback, NetworkSession, NetworkEgress, NetworkHost, NetworkPreflight:
 		return t == tier.C
 	}
 	return false
+}
+
+// maxPorts is as many as a call can have rules of hosts.
+const maxPorts = 64
+
+// CheckPorts returns an error unless NetworkPreflight, and no other network, comes with ports.
+func CheckPorts(network string, ports []uint16) error {
+	switch {
+	case network != NetworkPreflight && len(ports) > 0:
+		return fmt.Errorf("network %q has no list of ports", network)
+	case network == NetworkPreflight && (len(ports) == 0 || len(ports) > maxPorts):
+		return fmt.Errorf("%d ports for the network %s: want 1 to %d", len(ports), network, maxPorts)
+	}
+	for i, p := range ports {
+		if p == 0 || i > 0 && ports[i-1] >= p {
+			return errors.New("ports are not sorted, or one is 0 or given twice")
+		}
+	}
+	return nil
 }
 
 // CheckSession returns an error unless a session is named for NetworkSession, and for no other
@@ -123,10 +156,9 @@ func CheckSession(network, session string) error {
 	return nil
 }
 
-// Connects reports whether programs in such a network make TCP and UDP sockets: its loopback
-// interface is up.
+// Connects reports whether programs in such a network make TCP and UDP sockets.
 func Connects(network string) bool {
-	return network == NetworkLoopback || network == NetworkSession || network == NetworkEgress
+	return network == NetworkLoopback || network == NetworkSession || network == NetworkEgress || AllowsHostNetwork(network)
 }
 
 // ScriptFD is the descriptor at which a sealed script is open in the program,

@@ -17,6 +17,7 @@ import (
 	"palyra/internal/fault"
 	"palyra/isolate"
 	"palyra/isolate/egress/client"
+	"palyra/isolate/evidence"
 	"palyra/isolate/tier"
 	"palyra/kernel/capsule"
 )
@@ -87,6 +88,15 @@ func (p *Proposal) checkEgress() error {
 	case len(p.EgressHosts) == 0 && p.Network == isolate.NetworkEgress:
 		return usage("invalid_input", op, errors.New("a network that leads to hosts, and no host is named")).
 			WithHint("name them: --egress HOST:PORT, or egress_hosts in the tool's input")
+	case len(p.EgressHosts) == 0 && p.Network == isolate.NetworkPreflight:
+		return usage("invalid_input", op, errors.New("hosts are to be looked up before the call begins, and none is named")).
+			WithHint("name them: --egress HOST:PORT, or egress_hosts in the tool's input")
+	case isolate.AllowsHostNetwork(p.Network) && len(p.EgressInspect)+len(p.EgressSecrets) > 0:
+		return usage("invalid_input", op, errors.New("in the host's network nothing reads requests or puts secrets in")).
+			WithHint("leave the network out: --inspect and --egress-secret are for a network of the call's own")
+	case len(p.EgressHosts) > 0 && p.Network == isolate.NetworkHost:
+		return usage("invalid_input", op, errors.New("in the host's network nothing holds a program to hosts")).
+			WithHint("leave the hosts out, or the network: then the call reaches its hosts and no other")
 	case len(p.EgressHosts) == 0:
 		return nil
 	case p.TierFloor != tier.None && p.TierFloor != tier.C:
@@ -98,8 +108,22 @@ func (p *Proposal) checkEgress() error {
 		return usage("invalid_input", op, errors.New("in the network void no socket can be made")).
 			WithHint("leave the network out: a call with hosts has one of its own, with 127.0.0.1 and ::1")
 	}
-	_, err := egress.ParseRules(p.EgressHosts)
+	rules, err := egress.ParseRules(p.EgressHosts)
+	if err == nil && p.Network == isolate.NetworkPreflight {
+		err = checkPreflight(rules)
+	}
 	return err
+}
+
+// checkPreflight refuses rules that can't be checked before the call begins.
+func checkPreflight(rules egress.Rules) error {
+	for _, r := range rules.All() {
+		if _, below := r.Name(); below {
+			return usage("invalid_input", fmt.Sprintf("check egress rule %q", r), errors.New("before a call begins single names are looked up, and this is any name below one")).
+				WithHint("name each, or leave the network preflight out")
+		}
+	}
+	return nil
 }
 
 // egress returns the hosts in their one spelling, and the network that leads to them.
@@ -111,7 +135,26 @@ func (p *Proposal) egress() (hosts []string, network string, err error) {
 	if err != nil {
 		return nil, "", err
 	}
+	if p.Network == isolate.NetworkPreflight {
+		return rules.Strings(), p.Network, nil
+	}
 	return rules.Strings(), isolate.NetworkEgress, nil
+}
+
+// portsOf returns the TCP ports of a call whose hosts are looked up before it begins; nil for another.
+func portsOf(c *capsule.Capsule) (ports []uint16) {
+	if c.Network != isolate.NetworkPreflight {
+		return nil
+	}
+	rules, err := egress.ParseCanonical(c.EgressHosts)
+	if err != nil {
+		panic(fmt.Sprintf("kernel: internal error: the sealed hosts of a call: %v", err))
+	}
+	for _, r := range rules.All() {
+		ports = append(ports, r.Port())
+	}
+	slices.Sort(ports)
+	return slices.Compact(ports)
 }
 
 // The sockets that palyra-egress gets for each protocol. It binds one for each address and port when
@@ -172,10 +215,11 @@ func (k *Kernel) canEgress(ctx context.Context, s *sealed) error {
 type outlet struct {
 	session *client.Session
 	files   *budget.Hold
-	stop    func() bool // the watch for its loss; false: it has seen it
-	until   time.Time   // the end of its time at palyra-egress
-	cut     bool        // the way was over, and the run was ended for it
-	roots   *os.File    // the call's authority; nil if nothing is inspected
+	stop    func() bool      // the watch for its loss; false: it has seen it
+	until   time.Time        // the end of its time at palyra-egress
+	cut     bool             // the way was over, and the run was ended for it
+	checked *evidence.Egress // of a call in the host's network, whose hosts were looked up: no way
+	roots   *os.File         // the call's authority; nil if nothing is inspected
 }
 
 // Descriptors of an outlet in this process: the session, the end for palyra-cell, and the authority.
@@ -187,6 +231,10 @@ const beyond = time.Minute
 // openEgress opens the way to the call's hosts, if it names some, and returns the context of the
 // run, which ends with the way.
 func (c *call) openEgress(ctx context.Context, spec *isolate.Spec, files *isolate.Files) (context.Context, *outlet, error) {
+	if spec.Network == isolate.NetworkPreflight {
+		checked, err := c.preflight(ctx)
+		return ctx, &outlet{checked: checked}, err
+	}
 	if spec.Egress == nil {
 		return ctx, new(outlet), nil
 	}
@@ -232,11 +280,54 @@ func (c *call) openEgress(ctx context.Context, spec *isolate.Spec, files *isolat
 	return run, w, nil
 }
 
+// checking bounds the time for looking hosts up: palyra-egress gives each name 15 seconds, and looks up
+// several at once.
+const checking = time.Minute
+
+// preflight has palyra-egress look up the call's hosts and judge what they lead to. One that may not be
+// reached refuses the call. The program looks them up again, and may find others.
+func (c *call) preflight(ctx context.Context) (*evidence.Egress, error) {
+	const op = "look up the call's hosts"
+	hold, err := c.k.cfg.Budgets.Files.Take(c.who.owner(), outletFiles)
+	if err != nil {
+		return nil, err
+	}
+	defer hold.Release()
+	ctx, cancel := context.WithTimeout(ctx, checking)
+	defer cancel()
+	owner := c.who.owner()
+	session, err := c.k.cfg.Egress.Open(ctx, &client.Order{Rules: c.s.capsule.EgressHosts, Check: true, Capsule: c.s.id,
+		Limits: client.Limits{Wall: checking}, Owner: owner.Name, Reserve: owner.Reserve})
+	if err != nil {
+		return nil, err
+	}
+	closed := session.Close
+	select {
+	case <-session.Done():
+	case <-ctx.Done():
+		closed = session.CloseNow
+	}
+	e, err := closed()
+	switch {
+	case ctx.Err() != nil:
+		return nil, fault.New(fault.Canceled, "canceled", op, context.Cause(ctx))
+	case err != nil:
+		return nil, err
+	case len(e.Denied) > 0:
+		return nil, fault.New(fault.Refused, "egress_denied", op, errors.New(e.Denied[0].String())).
+			WithHint("docs/EGRESS.md has the reasons; a private network is reached where a rule names it and the port")
+	}
+	return e, nil
+}
+
 // end closes the way and adds to the evidence of a run what went over it, without values of secrets
 // and placeholders in the names that the program asked for. It returns an error if the way was over
 // before the run, most often because palyra-egress was lost: then what went over it isn't known.
 func (w *outlet) end(ctx context.Context, res *isolate.Result, values scrub.Values, trip *tripwire) error {
 	if w.session == nil {
+		if w.checked != nil && res != nil && res.Evidence != nil {
+			res.Evidence.Egress = *w.checked
+		}
 		return nil
 	}
 	defer w.files.Release()

@@ -95,6 +95,14 @@ func TestHostsRefused(t *testing.T) {
 		"the session's network": func(p *Proposal) { p.Network, p.SessionID = isolate.NetworkSession, "s" },
 		"the void network":      func(p *Proposal) { p.Network = isolate.NetworkVoid },
 		"no hosts":              func(p *Proposal) { p.EgressHosts, p.Network = nil, isolate.NetworkEgress },
+		"the host's network":    func(p *Proposal) { p.Network = isolate.NetworkHost },
+		"requests there":        func(p *Proposal) { p.Network, p.EgressInspect = isolate.NetworkPreflight, []string{"a.example:443"} },
+		"secrets there": func(p *Proposal) {
+			p.Network, p.EgressSecrets = isolate.NetworkPreflight, []string{"T=vault://global/t header:authorization a.example"}
+		},
+		"any name looked up": func(p *Proposal) { p.Network, p.EgressHosts = isolate.NetworkPreflight, []string{"*.a.example:443"} },
+		"no name looked up":  func(p *Proposal) { p.Network, p.EgressHosts = isolate.NetworkPreflight, nil },
+		"looked up at b":     func(p *Proposal) { p.Network, p.TierFloor = isolate.NetworkPreflight, tier.B },
 	} {
 		p := hostly("a.example:443")
 		change(p)

@@ -214,7 +214,7 @@ func capabilities(c *capsule.Capsule) []string {
 	if len(c.EgressSecrets) > 0 {
 		can = append(can, policy.CapSecretsUse)
 	}
-	if len(c.EgressHosts) > 0 {
+	if len(c.EgressHosts) > 0 || isolate.AllowsHostNetwork(c.Network) {
 		can = append(can, policy.CapNetwork)
 	}
 	for _, d := range c.Capabilities {

@@ -316,7 +316,7 @@ func (s *sealed) spec() *isolate.Spec {
 		Exec: c.Executable, Limits: c.Limits, Stdin: c.Stdin.Mode, Operands: []isolate.File{},
 		Network: c.Network, Session: c.Session, Workspace: c.Workspace, Mounts: c.Mounts, Caches: c.Caches, Secrets: secretNames(c.Secrets), TTY: c.TTY,
 	}
-	x.Egress = egressOf(c)
+	x.Egress, x.Ports = egressOf(c), portsOf(c)
 	if h := s.place.folder; h != nil {
 		x.CwdInode = isolate.Inode(h.Stat.Dev, h.Stat.Ino)
 	}

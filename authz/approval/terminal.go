@@ -456,6 +456,10 @@ func workspace(c *Call) string {
 
 func network(c *Call) string {
 	switch {
+	case c.Network == "host":
+		return "THE HOST'S, NOTHING ENFORCED: it reaches whatever this host reaches, and the host's own services at 127.0.0.1"
+	case c.Network == "preflight":
+		return "THE HOST'S, NAMES CHECKED BEFORE THE START ONLY: then it may reach any host, and the host's own services at 127.0.0.1. It names:"
 	case len(c.EgressHosts) > 0:
 		return "of this call alone; through palyra-egress it REACHES THESE HOSTS, and no other:"
 	case c.Network == "loopback":

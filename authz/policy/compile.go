@@ -29,7 +29,8 @@ type rule struct {
 	file   string
 	line   int
 	reason string
-	size   int // bytes of text up to the next policy
+	size   int      // bytes of text up to the next policy
+	host   []string // the networks of the host's that a permit names
 }
 
 // hinges reports whether the rule looks at context.approved.
@@ -122,6 +123,7 @@ func (s *Set) addFile(f file) error {
 		}
 		r := &rule{policy: p, ast: (*ast.Policy)(p.AST()), file: f.name, line: pos.Line, size: end - pos.Offset}
 		notes := p.Annotations()
+		r.host = namedNetworks(r.ast)
 		r.id, r.reason = string(notes["id"]), string(notes["reason"])
 		switch {
 		case r.id == "":

@@ -182,7 +182,7 @@ func (e *evaluation) answer(approved bool) answer {
 			return byName
 		}
 	}
-	a := e.ask(e.action, e.entities.resource.UID, approved, byName.allow)
+	a := e.named(e.ask(e.action, e.entities.resource.UID, approved, byName.allow))
 	if a.allow && byName.allow {
 		a.byName = byName.ids
 	}
@@ -190,6 +190,17 @@ func (e *evaluation) answer(approved bool) answer {
 		a = e.exposures(a, approved, byName.allow)
 	}
 	return a
+}
+
+// named takes back the answer about a call in the host's network unless one of its permits names that
+// network: what permits all calls was written for cells.
+func (e *evaluation) named(a answer) answer {
+	n := e.request.Context.Network
+	if !a.allow || !runsProgram(e.request.Action) || n != NetworkHost && n != NetworkPreflight ||
+		slices.ContainsFunc(a.ids, func(id string) bool { r := e.rule(id); return r != nil && slices.Contains(r.host, n) }) {
+		return a
+	}
+	return answer{}
 }
 
 // exposures asks about each secret that the program of a permitted call can read, and each use of one

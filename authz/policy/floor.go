@@ -12,14 +12,17 @@ import (
 // file of this name.
 const FloorFile = "palyra-floor.cedar"
 
-// FloorCertificate is the id of the floor's one policy.
-const FloorCertificate = "palyra.floor.certificate"
+// The ids of the floor's policies.
+const (
+	FloorCertificate = "palyra.floor.certificate"
+	FloorNetwork     = "palyra.floor.network"
+)
 
 //go:embed floor.cedar
 var floorText []byte
 
-// WithFloor returns the set with the floor that server profiles have: a forbid, written like
-// any other, for every call at a tier without a proven sandbox certificate. The floor is in the
+// WithFloor returns the set with the floor that server profiles have: forbids, written like any other,
+// for every call at a tier without a proven sandbox certificate, and in the host's network. It is in the
 // digest, in explanations and in a Bundle. It isn't in the directory: tests and diffs are the
 // directory's, and no fix makes an exception to it.
 func (s *Set) WithFloor() (*Set, error) {

@@ -54,6 +54,13 @@ func oracle(s *Set, r Request) Decision {
 			}
 		}
 		a := ask(cedar.String(r.Action), uid(r.Resource), approved, interpreter.allow)
+		if n := r.Context.Network; a.allow && runsProgram(r.Action) && (n == "host" || n == "preflight") && !slices.ContainsFunc(a.ids, func(id string) bool {
+			text := string(s.byID[id].policy.MarshalCedar())
+			return strings.Contains(text, `context.network == "`+n+`"`) || strings.Contains(text, `"`+n+`" == context.network`) ||
+				strings.Contains(text, `].contains(context.network)`) && strings.Contains(text, `"`+n+`"`)
+		}) {
+			return asked{}
+		}
 		if a.allow && interpreter.allow {
 			a.interpreters = interpreter.ids
 		}

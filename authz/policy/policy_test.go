@@ -134,7 +134,7 @@ func TestDefaultSet(t *testing.T) {
 		{"roles on a resource", with("/bin/true", func(r *Request) { r.Resource.Roles = []string{RoleOwner} }), Deny, ReasonBadRequest},
 		{"unknown tier", with("/bin/true", func(r *Request) { r.Context.Tier = "d" }), Deny, ReasonBadRequest},
 		{"unknown certificate", with("/bin/true", func(r *Request) { r.Context.Certificate = "good" }), Deny, ReasonBadRequest},
-		{"unknown network", with("/bin/true", func(r *Request) { r.Context.Network = "host" }), Deny, ReasonBadRequest},
+		{"unknown network", with("/bin/true", func(r *Request) { r.Context.Network = "none" }), Deny, ReasonBadRequest},
 		{"unknown stdin", with("/bin/true", func(r *Request) { r.Context.Stdin = "pipe" }), Deny, ReasonBadRequest},
 		{"unknown capability", with("/bin/true", func(r *Request) { r.Context.Capabilities = []string{"root"} }), Deny, ReasonBadRequest},
 		{"relative executable", with("/bin/true", func(r *Request) { r.Context.Executable.Path = "true" }), Deny, ReasonBadRequest},

@@ -65,11 +65,13 @@ const (
 
 // The networks that a call may ask for. Only in NetworkEgress it reaches hosts.
 const (
-	NetworkFresh    = "fresh"    // a network namespace of its own, in which nothing can be reached
-	NetworkVoid     = "void"     // an empty one that such calls share, and in which no socket can be made
-	NetworkLoopback = "loopback" // one of its own, in which the programs of the call reach each other
-	NetworkSession  = "session"  // such a one that the running calls of a session share
-	NetworkEgress   = "egress"   // one of its own, from which the hosts of EgressHosts are reached through palyra-egress, and no other
+	NetworkFresh     = "fresh"     // a network namespace of its own, in which nothing can be reached
+	NetworkVoid      = "void"      // an empty one that such calls share, and in which no socket can be made
+	NetworkLoopback  = "loopback"  // one of its own, in which the programs of the call reach each other
+	NetworkSession   = "session"   // such a one that the running calls of a session share
+	NetworkHost      = "host"      // the host's, in which nothing is enforced
+	NetworkPreflight = "preflight" // the host's, after the names of EgressHosts were looked up and judged
+	NetworkEgress    = "egress"    // one of its own, from which the hosts of EgressHosts are reached through palyra-egress, and no other
 )
 
 // The states of this boot's sandbox certificate for the tier that a call asks for.

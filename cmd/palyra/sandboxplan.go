@@ -97,6 +97,10 @@ func networkText(p *cell.Plan) string {
 		return "loopback: of this call alone, with a loopback interface that is up, and no other"
 	case isolate.NetworkSession:
 		return "session: of the running calls of one session, with a loopback interface that is up, and no other"
+	case isolate.NetworkHost:
+		return "host: THE HOST'S, and nothing is enforced: no sandbox of the network"
+	case isolate.NetworkPreflight:
+		return "preflight: THE HOST'S; the call's hosts are looked up before it begins, and then only ports of TCP are enforced"
 	case isolate.NetworkEgress:
 		return "egress: of this call alone, with a loopback interface that is up, and no other; palyra-egress stands for the hosts that it may reach"
 	}

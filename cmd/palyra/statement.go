@@ -337,6 +337,12 @@ func evidenceRows(r *rows, ev *evidence.Evidence) {
 	for _, l := range ev.Lines() {
 		r.add(l.Group, "%s", l.Text)
 	}
+	switch ev.Network.Mode {
+	case evidence.NetworkHost:
+		r.add("network", "THE HOST'S: nothing enforced, nothing counted")
+	case evidence.NetworkPreflight:
+		r.add("network", "THE HOST'S: names checked before the start only, nothing counted")
+	}
 	for _, c := range ev.Egress.Connections {
 		line := fmt.Sprintf("%s port %d", path(c.Host), c.Port)
 		if c.Address != "" {

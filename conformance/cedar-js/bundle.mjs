@@ -29,6 +29,8 @@ function ask(bundle, q) {
   return { allow: decision === 'allow' && errors.length === 0, policies: [...diagnostics.reason].sort(), errors };
 }
 
+const names = (text, network) => new RegExp(`context\\.network == "${network}"|"${network}" == context\\.network|\\[[^\\]]*"${network}"[^\\]]*\\]\\.contains\\(context\\.network\\)`).test(text);
+
 // conclude is "How a request is decided": the questions come in its order, each
 // pass with the one about the interpreter first if it was asked.
 function conclude(bundle, answers) {
@@ -48,6 +50,10 @@ function conclude(bundle, answers) {
         const permitted = q.context.interpreter_permitted ?? false;
         if (permitted !== byName.allow) throw new Unusable(`question ${i}: interpreter_permitted is not what was answered`);
         call = { ...answers[i], byName: answers[i].allow && byName.allow ? byName.policies : [] };
+        const { network } = bundle.request.context;
+        if (call.allow && ['host', 'preflight'].includes(network) && !call.policies.some((id) => names(bundle.policies[id], network))) {
+          return { allow: false, policies: [], errors: [], byName: [] }; // no permit names the host's network
+        }
         if (!call.allow) return call;
         continue;
       }

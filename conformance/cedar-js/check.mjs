@@ -101,6 +101,10 @@ function ask(asked, action, resource, approved, interpreterPermitted) {
   return { allow: decision === 'allow' && errors.length === 0, ids: [...diagnostics.reason], errors, interpreters: [] };
 }
 
+// A permit of a call in the host's network has to name that.
+const hostNetworks = ['host', 'preflight'];
+const names = (text, network) => new RegExp(`context\\.network == "${network}"|"${network}" == context\\.network|\\[[^\\]]*"${network}"[^\\]]*\\]\\.contains\\(context\\.network\\)`).test(text);
+
 // question is step 2 and 3 of "How a request is decided".
 function question(asked, set, approved) {
   const { request, kind, family } = asked;
@@ -111,6 +115,10 @@ function question(asked, set, approved) {
   }
   const resource = uid(request.resource.type, request.resource.id);
   const answer = ask(asked, request.action, resource, approved, permitted.allow);
+  const { network } = request.context;
+  if (answer.allow && runsProgram(request.action) && hostNetworks.includes(network) && !answer.ids.some((id) => names(set.policies[id], network))) {
+    return { allow: false, ids: [], errors: [], interpreters: [] };
+  }
   if (answer.allow && permitted.allow) answer.interpreters = permitted.ids;
   for (const ref of answer.allow ? request.context.secrets ?? [] : []) {
     const exposed = ask(asked, 'vault.expose', uid('Palyra::Secret', ref), approved, permitted.allow);

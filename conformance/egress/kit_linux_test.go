@@ -63,6 +63,8 @@ type call struct {
 	outcome        string
 	reason         string   // of the receipt's error
 	hosts          []string // of the receipt's capsule
+	network        string   // of the evidence
+	executor       string   // of the evidence
 }
 
 // bench is where the calls of a test run.
@@ -194,7 +196,9 @@ func (b *bench) read(receipt string, r *call) {
 					Reason string `json:"reason"`
 				} `json:"error"`
 				Evidence struct {
-					Egress evidence.Egress `json:"egress"`
+					Egress   evidence.Egress  `json:"egress"`
+					Network  evidence.Network `json:"network"`
+					Executor string           `json:"executor"`
 				} `json:"evidence"`
 			} `json:"predicate"`
 		} `json:"statement"`
@@ -204,6 +208,7 @@ func (b *bench) read(receipt string, r *call) {
 	}
 	r.reason = shown.Statement.Predicate.Error.Reason
 	r.outcome, r.hosts, r.egress = shown.Outcome, shown.Statement.Predicate.Capsule.EgressHosts, shown.Statement.Predicate.Evidence.Egress
+	r.network, r.executor = shown.Statement.Predicate.Evidence.Network.Mode, shown.Statement.Predicate.Evidence.Executor
 }
 
 // String has all of it, for errors.

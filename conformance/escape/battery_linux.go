@@ -66,12 +66,18 @@ const (
 	// modeEgress: built for the call, in a network where palyra-egress answers for one host, which
 	// nothing here asks for.
 	modeEgress = "egress"
+	// modePreflight: built for the call, in the host's network, with one port for TCP that no case uses.
+	modePreflight = "preflight"
 )
 
-const egressHost = "packages.example:443"
+const (
+	egressHost = "packages.example:443"
+	// preflightHost needs no look-up.
+	preflightHost = "192.0.2.1:1"
+)
 
 // modes are all of them.
-var modes = []string{modeCold, modeWarm, modeVoid, modeLoop, modeStaged, modeSession, modeTTY, modeEgress}
+var modes = []string{modeCold, modeWarm, modeVoid, modeLoop, modeStaged, modeSession, modeTTY, modeEgress, modePreflight}
 
 // record is the result of one case, tier and user.
 type record struct {

@@ -5,7 +5,8 @@
 // shared network namespace (void) and in one with a loopback interface that is up (loop);
 // where that may make a difference also with a staged workspace (staged), in the network
 // of a session, beside another cell of it (session), with a terminal of its own (tty), and in a
-// network where palyra-egress answers for a host (egress).
+// network where palyra-egress answers for a host (egress), and in the host's network, where it's held to
+// what holds there all the same (preflight).
 //
 //	make build
 //	go run ./conformance/escape -out conformance/results/latest.json
@@ -74,7 +75,7 @@ func main() {
 	flag.StringVar(&c.sandbox, "sandbox", "palyra", "palyra, or bwrap as a comparison")
 	flag.StringVar(&cases, "case", "", "only these, by number or number/variant, separated by commas")
 	flag.StringVar(&tiers, "tier", "b,c", "only these tiers")
-	flag.StringVar(&modes, "mode", "cold,warm,void,loop,staged,session,tty,egress", "only these kinds of tier C cells")
+	flag.StringVar(&modes, "mode", "cold,warm,void,loop,staged,session,tty,egress,preflight", "only these kinds of tier C cells")
 	flag.IntVar(&c.jobs, "j", 4, "attempts at once, of those that do not disturb each other")
 	flag.StringVar(&users, "user", "root,unprivileged", "only these users; root is left out where we are not root")
 	flag.IntVar(&c.uid, "uid", 64321, "user id of the unprivileged user, where we are root")

@@ -228,7 +228,7 @@ func writeClaims(b *strings.Builder) {
 func everywhere(where string) string {
 	list := strings.Split(where, ", ")
 	whole := slices.DeleteFunc(slices.Clone(list), func(w string) bool {
-		return slices.ContainsFunc([]string{modeStaged, modeSession, modeTTY, modeEgress}, func(m string) bool { return strings.HasSuffix(w, " "+m) })
+		return slices.ContainsFunc([]string{modeStaged, modeSession, modeTTY, modeEgress, modePreflight}, func(m string) bool { return strings.HasSuffix(w, " "+m) })
 	})
 	switch strings.Join(whole, ", ") {
 	case "tier b cold, tier c cold, tier c warm, tier c void, tier c loop":

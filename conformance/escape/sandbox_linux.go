@@ -38,6 +38,8 @@ func (p palyra) command(s *stage, o *options, argv []string) ([]string, error) {
 		c = append(c, "--network", "loopback")
 	case modeEgress:
 		c = append(c, "--egress", egressHost)
+	case modePreflight:
+		c = append(c, "--network", "preflight", "--egress", preflightHost)
 	}
 	if o.reaches() {
 		return p.reaching(s, o, argv), nil

@@ -71,7 +71,7 @@ var vocabularies = [...]Vocabulary{
 		{Code: "idempotency_key_in_progress", Kinds: []Kind{Busy}},
 		{Code: "workspace_read_only", Kinds: []Kind{Usage}},
 		{Code: "egress_denied", Kinds: []Kind{Refused},
-			Says: "A redirect leads to a host that the call doesn't name.", Do: "name it in egress_hosts"},
+			Says: "A redirect leads to a host that the call doesn't name, or a host looked up before a call may not be reached.", Do: "name it in egress_hosts"},
 		{Code: "redirect_refused", Kinds: []Kind{Refused},
 			Says: "A redirect is one too many, leads from https to http, or wants a body sent again."},
 		{Code: "content_type_refused", Kinds: []Kind{Refused},

@@ -23,7 +23,7 @@ type RunInput struct {
 
 	EgressSecrets []string `json:"egress_secrets,omitempty" tool:"max=16,maxlen=1500" doc:"NAME=vault://SCOPE/KEY PLACE [METHODS] HOST[:PORT][/PATH], such as TOKEN=vault://global/npm header:authorization packages.example: the variable NAME holds a placeholder, in place of which palyra-egress puts the secret into requests to that host, in header:NAME or query:NAME, if policy permits that. The program can't read the secret. The placeholder anywhere else, in output too, ends the call"`
 
-	Network   string `json:"network,omitempty" tool:"enum=fresh|loopback|session|void" doc:"left out, the workspace's, else fresh; with egress_hosts it's left out or loopback. fresh: a network namespace of its own with nothing in it; loopback: the same, with 127.0.0.1 and ::1, where programs of this call may listen and connect; session: such a one that the running calls of this session share, those in the background too; void: no sockets at all, which starts faster"`
+	Network   string `json:"network,omitempty" tool:"enum=fresh|host|loopback|preflight|session|void" doc:"left out, the workspace's, else fresh; with egress_hosts it's left out, loopback or preflight. fresh: a network namespace of its own with nothing in it; loopback: the same, with 127.0.0.1 and ::1, where programs of this call may listen and connect; session: such a one that the running calls of this session share, those in the background too; void: no sockets at all, which starts faster; host, if policy permits it by name: the network of the host, in which nothing is enforced; preflight, likewise: the same after egress_hosts were looked up and judged"`
 	Tmp       string `json:"tmp,omitempty" tool:"enum=private|session" doc:"left out, the workspace's, else private. private: /tmp is of this call alone, and in memory; session: it's a folder that the calls of this session in this workspace share, and that goes with the session"`
 	TimeoutMS int64  `json:"timeout_ms,omitempty" tool:"min=1,max=86400000" doc:"wall-clock limit in milliseconds; left out, 3600000 in the background, else the workspace's, else 60000"`
 	CPUMS     int64  `json:"cpu_ms,omitempty" tool:"min=1,max=86400000" doc:"processor limit of each process in milliseconds; left out, 1200000 in the background, else the workspace's, else 60000"`
@@ -53,6 +53,9 @@ func (in *RunInput) Check() error {
 	}
 	if in.Workspace == "" && (in.Cwd != "." || in.ReadOnly || in.Bare || in.Tmp == TmpSession) {
 		return usage("invalid_input", "check workspace", errors.New("cwd, read_only, bare and the session's /tmp need a workspace"))
+	}
+	if in.Network == "preflight" && len(in.EgressInspect)+len(in.EgressSecrets) == 0 && len(in.EgressHosts) > 0 {
+		return checkPath(in.Cwd, true)
 	}
 	if in.Hosts() && in.Network != "" && in.Network != "loopback" {
 		return usage("invalid_input", "check network", errors.New("a call with egress_hosts has a network of its own, with 127.0.0.1 and ::1: leave network out"))

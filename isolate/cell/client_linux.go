@@ -326,8 +326,9 @@ func (c *Client) Run(ctx context.Context, g grant.Grant, s *isolate.Spec, f *iso
 		e := r.Result.Evidence
 		e.Namespaces.Host = c.hostNS
 		e.Namespaces.Fresh = evidence.Fresh(e.Namespaces.Cell, c.hostNS)
-		if e.Network.Mode == evidence.NetworkVoid || e.Network.Mode == evidence.NetworkSession {
-			// It isn't the host's, but other calls share it, or may.
+		switch e.Network.Mode {
+		case evidence.NetworkVoid, evidence.NetworkSession, evidence.NetworkHost, evidence.NetworkPreflight:
+			// Other calls share it, or may, or it is the host's, though palyra may have another.
 			e.Namespaces.Fresh = slices.DeleteFunc(e.Namespaces.Fresh, func(kind string) bool { return kind == "net" })
 		}
 	}

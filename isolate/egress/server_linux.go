@@ -18,6 +18,7 @@ import (
 	"palyra/internal/fault"
 	"palyra/isolate/egress/sealed"
 	"palyra/isolate/egress/wire"
+	"palyra/isolate/evidence"
 )
 
 // server is what all sessions share.
@@ -212,7 +213,12 @@ func (r *request) serve(ctx context.Context) {
 		r.conn.Read(make([]byte, 1)) // palyra says nothing more: this is the call's end
 		cancel()
 	})
-	ev := s.run(ctx, r.cell)
+	var ev *evidence.Egress
+	if o.Check {
+		ev = s.check(ctx)
+	} else {
+		ev = s.run(ctx, r.cell)
+	}
 	hold.Release() // before the evidence: who has that may open the next
 	if err := say(r.conn, ev); err != nil && !errors.Is(err, syscall.EPIPE) {
 		r.s.cfg.logf("evidence of a session: %v", err)
@@ -242,6 +248,9 @@ func (r *request) order() (*Order, *session, *fault.Error) {
 	var in rule.Inspection
 	if err == nil {
 		in, err = inspectionOf(&q.Order, rules)
+	}
+	if err == nil && q.Order.Check && (len(q.Order.Inspect)+len(q.Order.Uses) > 0 || rules.Empty()) {
+		err = errors.New("an order to look hosts up, without hosts or with more")
 	}
 	var s *session
 	if err == nil {

@@ -14,10 +14,12 @@ const (
 	MaxRequests    = 256
 	MaxLeaks       = 16
 	MaxUses        = 16 // of one request
+	MaxChecked     = 64
+	MaxAddresses   = 32 // of one name
 )
 
 // Egress is what the call asked of the network and got, as palyra-egress counted it: every
-// connection of the call went through it.
+// connection of the call went through it, unless the call was in the host's network (Checked).
 type Egress struct {
 	Basis Basis `json:"basis" basis:"reported"`
 	// Queries is how many DNS queries the program sent.
@@ -43,6 +45,25 @@ type Egress struct {
 	// Leaks are the places other than that of its use in which the placeholder of a secret was seen.
 	// The first ends the call.
 	Leaks []Leak `json:"leaks,omitempty" show:"leaked: %s"`
+	// Checked are the names and addresses that were looked up and judged before a call in the host's
+	// network began, sorted. What the program asked of the network then isn't known.
+	Checked []Checked `json:"checked,omitempty" show:"checked before the start only: %s"`
+}
+
+// Checked is a host that was looked up before the call.
+type Checked struct {
+	// Host is the name, or the address if a rule names that.
+	Host string `json:"host"`
+	// Addresses are those that it led to, none for an address.
+	Addresses []string `json:"addresses,omitempty"`
+}
+
+// String returns the host and its addresses.
+func (c Checked) String() string {
+	if len(c.Addresses) == 0 {
+		return c.Host
+	}
+	return c.Host + " at " + strings.Join(c.Addresses, " ")
 }
 
 // How a connection ended.

@@ -30,7 +30,8 @@ const (
 // that a group may have, or a field other than its group. show is the words that a field's
 // value is put into for people, and another name for a group.
 type Evidence struct {
-	// Executor is the code that confined: sandbox_tier_c_linux_native or sandbox_tier_b; mcp_exchange
+	// Executor is the code that confined: sandbox_tier_c_linux_native or sandbox_tier_b;
+	// tier_c_linux_native_host_network, which is no sandbox, in the host's network; mcp_exchange
 	// where no program was started and one that ran already was asked.
 	Executor string `json:"executor" basis:"reported"`
 	// Tier is the tier observed, not the one asked for.
@@ -79,7 +80,7 @@ type Terminal struct {
 	Basis Basis `json:"basis" basis:"observed"`
 	// Mode is "own": standard input, output and error are one terminal, of a devpts that was made for
 	// this call, and it controls the session; no terminal of the host is in reach.
-	Mode string `json:"mode" show:"%s"`
+	Mode string `json:"mode"`
 }
 
 // Exchange names the program that answered, and its own call, whose receipt says how it is
@@ -154,21 +155,27 @@ const (
 	NetworkSession = "session"
 	// NetworkEgress is one like NetworkLoopback in which palyra-egress answers at further addresses.
 	NetworkEgress = "egress"
+	// NetworkHost is the host's, in which nothing is enforced.
+	NetworkHost = "host"
+	// NetworkPreflight is the host's, too, of a call whose hosts were looked up before it began.
+	NetworkPreflight = "preflight"
 )
 
 // Loopback is the name of the loopback interface.
 const Loopback = "lo"
 
 // Network says which network namespace the program has. That it is not the
-// host's is in Namespaces; it is among Namespaces.Fresh unless it is "void" or "session".
+// host's is in Namespaces; it is among Namespaces.Fresh unless it is "void", "session", "host" or
+// "preflight".
 type Network struct {
 	Basis Basis `json:"basis" basis:"observed"`
 	// Mode is "fresh" for a network namespace of this call, "pooled" for one made before it, "void"
 	// for the empty one of all calls that may make no socket, "loopback" for one of this call whose
 	// loopback interface is up, "session" for such a one that calls of one session share, "egress" for
 	// such a one in which palyra-egress stands for the hosts that the call may reach, "" for the host's
-	// (tier B).
-	Mode string `json:"mode"`
+	// in which the filter lets the program make no socket (tier B). "host" is the host's with nothing
+	// enforced, and "preflight" the host's after the call's hosts were looked up: all that was checked.
+	Mode string `json:"mode" show:"%s"`
 	// Sharers is the most calls that were in a session's namespace at once while this one was, itself
 	// included.
 	Sharers *int64 `json:"sharers,omitempty" unit:"count" show:"shared with calls of its session, %s at once with this one"`
@@ -176,8 +183,8 @@ type Network struct {
 	Interfaces []string `json:"interfaces,omitempty"`
 	// Addresses are those that such a cell has, likewise; sorted. "198.18.0.0/15" is all of them.
 	Addresses []string `json:"addresses,omitempty"`
-	// Routes is how many of such a cell's routes lead out of lo, likewise.
-	Routes *int64 `json:"routes,omitempty" unit:"count" show:"lo is up and alone, %s routes out of it"`
+	// Routes is how many of such a cell's routes, or of the host's network, lead out of lo, likewise.
+	Routes *int64 `json:"routes,omitempty" unit:"count" show:"%s routes out of lo"`
 }
 
 // Namespaces maps a namespace kind ("user", "mnt", "pid", "net", "ipc", "uts",

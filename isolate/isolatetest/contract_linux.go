@@ -71,6 +71,7 @@ func Run(t *testing.T, sub Subject) {
 		{"Evidence", testEvidence},
 		{"Network", testNetwork},
 		{"Egress", testEgress},
+		{"HostNetwork", testHostNetwork},
 		{"Roots", testRoots},
 		{"Terminal", testTerminal},
 		{"Concurrent", testConcurrent},

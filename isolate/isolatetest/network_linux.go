@@ -27,9 +27,9 @@ func testNetwork(t *testing.T, h *harness) {
 		return
 	}
 	bad := h.shell(t, "echo ran")
-	bad.spec.Network = "host"
+	bad.spec.Network = "none"
 	if o := bad.run(); fault.ReasonOf(o.err) != "invalid_input" || o.stdout != "" {
-		t.Errorf("network %q: %s, %v; want a refusal", "host", o, o.err)
+		t.Errorf("network %q: %s, %v; want a refusal", "none", o, o.err)
 	}
 	if isolate.Connects(h.sub.Network) {
 		testHostSockets(t, h)

@@ -33,6 +33,9 @@ import (
 // Executor is the name of this runner in evidence.
 const Executor = "sandbox_tier_c_linux_native"
 
+// ExecutorHostNetwork is its name where the program is in the host's network, which is no sandbox.
+const ExecutorHostNetwork = "tier_c_linux_native_host_network"
+
 // Namespaces are the CLONE_NEW* flags of the cell's clone3. The user namespace
 // follows by unshare(2), after the mounts: whoever owns it must not own them.
 // The time namespace takes effect at the exec (time_namespaces(7)).

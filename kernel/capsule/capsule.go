@@ -58,7 +58,7 @@ type Capsule struct {
 	Operands  []File     `json:"operands"` // arguments that name regular files beneath the workspace, sorted by path
 	Unpinned  []Unpinned `json:"unpinned"` // what else is named and not held, sorted by path and kind
 
-	EgressHosts []string      `json:"egress_hosts"` // rules of call/egress, canonical and sorted; Network is NetworkEgress exactly where there are some
+	EgressHosts []string      `json:"egress_hosts"` // rules of call/egress, canonical and sorted; Network is NetworkEgress or NetworkPreflight exactly where there are some
 	Secrets     []call.Secret `json:"secrets"`      // sorted by name; never a value
 
 	Limits    call.Limits `json:"limits"`
@@ -213,8 +213,11 @@ func (c *Capsule) check() error {
 	case !isolate.HasNetwork(c.TierFloor, c.Network):
 		return bad("network %q at tier %s", c.Network, c.TierFloor)
 	}
-	if (len(c.EgressHosts) > 0) != (c.Network == isolate.NetworkEgress) {
+	if (len(c.EgressHosts) > 0) != (c.Network == isolate.NetworkEgress || c.Network == isolate.NetworkPreflight) {
 		return bad("network %q with %d egress hosts", c.Network, len(c.EgressHosts))
+	}
+	if len(c.EgressInspect)+len(c.EgressSecrets) > 0 && c.Network != isolate.NetworkEgress {
+		return bad("network %q with rules of requests or uses of secrets", c.Network)
 	}
 	if _, err := c.Inspection(); err != nil {
 		return bad("%v", err)

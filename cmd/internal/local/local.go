@@ -358,7 +358,7 @@ func parseUse(s string) (any, error) {
 	return s, err
 }
 
-// parseNetwork reads the network of a call. None of these leads anywhere.
+// parseNetwork reads the network of a call. Only the last two lead anywhere.
 func parseNetwork(s string) (any, error) {
 	switch s {
 	case policy.NetworkFresh:
@@ -367,10 +367,14 @@ func parseNetwork(s string) (any, error) {
 		return isolate.NetworkVoid, nil
 	case policy.NetworkLoopback:
 		return isolate.NetworkLoopback, nil
+	case policy.NetworkHost:
+		return isolate.NetworkHost, nil
+	case policy.NetworkPreflight:
+		return isolate.NetworkPreflight, nil
 	case policy.NetworkSession:
-		return nil, fmt.Errorf("network %q: a call of this command has no session; want fresh, loopback or void", s)
+		return nil, fmt.Errorf("network %q: a call of this command has no session; want fresh, loopback, void, preflight or host", s)
 	}
-	return nil, fmt.Errorf("network %q: want fresh, loopback or void", s)
+	return nil, fmt.Errorf("network %q: want fresh, loopback, void, preflight or host", s)
 }
 
 func parseMount(s string) (any, error) {

@@ -19,7 +19,7 @@ const maxPIDs = 4 << 20
 var (
 	FlagState   = command.Flag{Name: "state", Arg: "DIR", Help: "state directory (default $XDG_STATE_HOME/palyra,\nelse ~/.local/state/palyra); created 0700 with its keys"}
 	FlagPolicy  = command.Flag{Name: "policy", Arg: "DIR", Help: "policy directory (default: the built-in set)"}
-	FlagNetwork = command.Flag{Name: "network", Arg: "fresh|loopback|void", Help: "an empty network namespace of its own (default); one\nwith 127.0.0.1 and ::1, on which programs of this call\nmay listen and connect; or the one that is shared, in\nwhich the program can make no socket at all; tier c"}
+	FlagNetwork = command.Flag{Name: "network", Arg: "NETWORK", Help: "fresh: an empty network namespace of its own (default);\nloopback: one with 127.0.0.1 and ::1, on which programs\nof this call may listen and connect; void: a shared one,\nin which no socket can be made; where policy names it,\nhost: this host's, with nothing enforced, or preflight:\nthe same after the hosts of --egress were looked up;\ntier c"}
 	FlagReceipt = command.Flag{Name: "receipt", Arg: "FILE", Help: "also write the receipt (a Sigstore bundle) to FILE"}
 	FlagMount   = command.Flag{Name: "mount", Arg: "DIR", Help: "host directory shown read-only at its own path, such as\n~/go/pkg/mod; may be given more than once; tier c", Repeat: true}
 	FlagCache   = command.Flag{Name: "cache", Arg: "NAME", Help: "writable folder /caches/NAME, kept for later calls in\nthis workspace; go, npm and pip find theirs; may be\ngiven more than once; tier c (palyra caches)", Repeat: true}

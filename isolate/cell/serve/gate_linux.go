@@ -226,6 +226,9 @@ func (p *process) checkMounts(table []string) error {
 			need[at] = true
 		}
 	}
+	if p.resolver {
+		need[resolverFile] = true
+	}
 	operands := make([]string, 0, len(p.spec.Operands))
 	for _, o := range p.spec.Operands {
 		need[o.Path] = true
@@ -362,6 +365,8 @@ func (p *process) checkMount(m mount, operands []string) error {
 		return has(m.flags, "ro", "noexec")
 	case (m.path == isolate.SecretsDir || m.path == isolate.RootsDir) && p.own(m.path):
 		return errors.Join(kind("tmpfs"), has(m.flags, "ro", "nodev", "noexec"))
+	case m.path == resolverFile && p.resolver:
+		return has(m.flags, "ro", "nodev", "noexec")
 	case p.own(m.path):
 		page := int64(os.Getpagesize())
 		size := (p.spec.Limits.Disk + page - 1) / page * page >> 10

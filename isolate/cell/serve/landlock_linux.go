@@ -120,10 +120,16 @@ func (r *run) restrict(extra []landRule, fd *int) error {
 		}
 	}
 	rs, degraded := landlock.Plan(r.s.abi, grants)
-	if isolate.Connects(r.spec.Network) {
-		rs.HandledNet = 0 // a rule is for one port, and the program may have any of its own network
+	switch {
+	case r.spec.Network == isolate.NetworkPreflight:
+		rs.HandledNet &= landlock.NetBindTCP | landlock.NetConnectTCP // names are looked up over UDP
+	case isolate.Connects(r.spec.Network):
+		rs.HandledNet = 0 // a rule is for one port, and the program may have any of its network
 	}
-	rs = knob.Ruleset(rs)
+	if rs = knob.Ruleset(rs); rs.HandledNet&landlock.NetConnectTCP != 0 && r.spec.Network == isolate.NetworkPreflight {
+		rs.Connect = connectPorts(r.spec.Ports)
+	}
+	r.ev.Degraded = append(r.ev.Degraded, hostNetworkDegraded(r.spec.Network, rs.HandledNet)...)
 	f, err := landlock.Build(rs)
 	if err != nil {
 		return refuse("landlock_unavailable", "build landlock ruleset", err)

@@ -638,8 +638,11 @@ func (p *process) tally() *tally {
 	if isolate.Connects(p.spec.Network) {
 		t.inet = true
 		t.socket = max(t.socket, 2*native.MaxQueue)
-		// First: a connection that is accepted meanwhile counts twice, not never.
-		t.connections("/proc/" + strconv.Itoa(p.pid) + "/net")
+		// First: a connection that is accepted meanwhile counts twice, not never. In the host's network
+		// nothing says which are the call's (hostNetworkDegraded).
+		if !isolate.AllowsHostNetwork(p.spec.Network) {
+			t.connections("/proc/" + strconv.Itoa(p.pid) + "/net")
+		}
 	}
 	if p.terminal != nil {
 		t.sum += isolate.MaxTerminals * terminalSize

@@ -106,6 +106,9 @@ func (r *run) network(t *thread) (back func() error, err error) {
 	if r.spec.Network == isolate.NetworkEgress {
 		return r.makeEgress(t)
 	}
+	if isolate.AllowsHostNetwork(r.spec.Network) {
+		return stay, r.shareHost(t)
+	}
 	if r.net.file == nil {
 		r.net = r.s.pool.network()
 	}
@@ -136,13 +139,17 @@ func (t *thread) leaveNetwork() error {
 // checkNamespaces refuses a cell that shares a namespace with palyra-cell that it should have
 // for itself, or whose network isn't the intended one: net, if that isn't 0, else a new one.
 func checkNamespaces(e *evidence.Evidence, own map[string]uint64, net, void uint64) error {
+	host := e.Network.Mode == evidence.NetworkHost || e.Network.Mode == evidence.NetworkPreflight
 	for kind, id := range own {
 		got := e.Namespaces.Cell[kind]
-		if got == 0 || got == id {
+		if got == 0 || got == id && !(host && kind == "net") {
 			return fmt.Errorf("the %s namespace is not its own", kind)
 		}
 	}
 	got := e.Namespaces.Cell["net"]
+	if host && (got != own["net"] || net != own["net"]) {
+		return errors.New("the network namespace isn't palyra-cell's own, as was meant")
+	}
 	made := e.Network.Mode == evidence.NetworkFresh || e.Network.Mode == evidence.NetworkLoopback // with the cell
 	if e.Network.Mode == "" || got == 0 || net != 0 && got != net || net == 0 && !made ||
 		(e.Network.Mode == evidence.NetworkVoid) != (got == void) {

@@ -73,7 +73,13 @@ func (s *server) planWarm(x *run) (*wire.PlanTape, error) {
 // the user namespace that the tape makes.
 func (s *server) planNetwork(x *run) (string, []string, error) {
 	var err error
-	s.launch.run(func(t *thread) {
+	at := s.launch
+	if isolate.AllowsHostNetwork(x.spec.Network) {
+		if at, err = s.host(); err != nil {
+			return "", nil, err
+		}
+	}
+	at.run(func(t *thread) {
 		var back func() error
 		if back, err = x.network(t); err == nil {
 			t.lost = back()

@@ -64,6 +64,9 @@ func (s *server) admit(op string, r *wire.Request, fds []int) (*isolate.Spec, ca
 	if err := isolate.CheckEgress(s.tier, spec.Network, spec.Egress); err != nil {
 		return fail(fault.New(fault.Usage, "invalid_input", op, err))
 	}
+	if err := isolate.CheckPorts(spec.Network, spec.Ports); err != nil {
+		return fail(fault.New(fault.Usage, "invalid_input", op, err))
+	}
 	if isolate.Connects(spec.Network) {
 		if err := checkStreams(f); err != nil {
 			return fail(fault.New(fault.Usage, "invalid_input", op, err))

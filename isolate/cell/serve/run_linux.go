@@ -47,6 +47,7 @@ type run struct {
 	given    *os.File        // the file system of secrets; nil for none
 	roots    *roots          // of a call with an authority of its own; nil for none
 	session  *sessionNetwork // the network that it shares; nil for none
+	resolver bool            // the program sees the host's resolver configuration
 	local    []string        // the addresses of its network that lead to palyra-egress, sorted
 	layer    *layer          // what a staged workspace is written to; nil for none
 	together int             // the most calls that used it at once; guarded by layers.mu
@@ -141,7 +142,14 @@ func (r *run) launch() (*process, error) {
 		group = int(r.leaf.Dir().Fd())
 	}
 	p := &process{run: r, call: r, arena: arena, pidfd: -1}
-	r.at.run(func(t *thread) {
+	at := r.at
+	if isolate.AllowsHostNetwork(r.spec.Network) {
+		if at, err = r.s.host(); err != nil {
+			arena.Free()
+			return nil, err
+		}
+	}
+	at.run(func(t *thread) {
 		if err = t.enter(); err != nil {
 			return
 		}
@@ -345,6 +353,9 @@ func (r *run) prepareC() error {
 	if err == nil {
 		err = r.ownRoots(c)
 	}
+	if err == nil {
+		err = r.hostResolver(c)
+	}
 	c.UID, c.GID = int(r.uid), int(r.gid)
 	if err == nil && r.spec.Workspace != nil {
 		grants, err = r.hostDirectory(c, grants)
@@ -364,6 +375,9 @@ func (r *run) prepareC() error {
 	}
 	r.nproc = r.spec.Limits.PIDs + 1 // the reaper
 	r.ev.Executor = native.Executor
+	if isolate.AllowsHostNetwork(r.spec.Network) {
+		r.ev.Executor = native.ExecutorHostNetwork
+	}
 	if r.ahead {
 		r.tape = native.Armed(c)
 	} else {

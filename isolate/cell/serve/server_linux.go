@@ -76,6 +76,9 @@ type server struct {
 	watches  *budget.Pool
 	serial   chan struct{} // tier B: one run at a time
 
+	// host starts a thread that stays in palyra-cell's own network, for cells that share it.
+	host func() (*launcher, error)
+
 	// The template: where cloning threads go. template and unsettled are set once, before
 	// settled is closed.
 	settled   chan struct{}
@@ -178,7 +181,7 @@ func newServer(conn int, h wire.Hello) (*server, error) {
 	s.cookie = binary.NativeEndian.Uint64(b[:])
 	s.rest = native.Rest(&native.Cell{Spec: new(isolate.Spec), FDs: noFDs(), Cookie: s.cookie})
 	s.filters = make(map[filterKind]func() (*program, error))
-	for _, sockets := range []sockets{noSockets, innerSockets, allSockets, netSockets} {
+	for _, sockets := range []sockets{noSockets, innerSockets, allSockets, netSockets, hostSockets} {
 		for _, kind := range []filterKind{{sockets, false}, {sockets, true}} {
 			s.filters[kind] = sync.OnceValues(func() (*program, error) { return s.compile(kind) })
 		}
@@ -186,6 +189,7 @@ func newServer(conn int, h wire.Hello) (*server, error) {
 	s.uids.init()
 	s.layers.used, s.sessions.used = make(map[layerKey]*layer), make(map[string]*sessionNetwork)
 	s.ownsIPC = ownsIPC(s.root)
+	s.host = sync.OnceValues(s.newHostLauncher)
 	if s.accounts, err = newAccounts(s.root); err != nil {
 		return nil, refuse("cell_start", "learn how memory is counted", err)
 	}
@@ -214,6 +218,7 @@ const (
 	innerSockets                // connected pairs
 	allSockets                  // at tier C unix sockets too
 	netSockets                  // and those of the Internet's families, for networks with a loopback interface
+	hostSockets                 // the same in the host's network
 )
 
 type filterKind struct {
@@ -225,8 +230,9 @@ type filterKind struct {
 // gets sockets of the Internet's families. In others such sockets could only serve to use a hole
 // in the network namespace, and Landlock confines UDP only from ABI 10 on.
 func (s *server) filterOptions(kind filterKind) seccomp.Options {
-	return s.counted(seccomp.Options{Tier: s.tier, AllowInet: kind.sockets == netSockets,
-		AllowUnix: kind.sockets == allSockets || kind.sockets == netSockets && s.abi >= unixABI,
+	inet := kind.sockets == netSockets || kind.sockets == hostSockets
+	return s.counted(seccomp.Options{Tier: s.tier, AllowInet: inet, NoFastOpen: kind.sockets == hostSockets,
+		AllowUnix: kind.sockets == allSockets || inet && s.abi >= unixABI,
 		NoPair:    kind.sockets == noSockets, ReadOnly: kind.readOnly})
 }
 
@@ -270,6 +276,8 @@ func (s *server) socketsFor(spec *isolate.Spec) sockets {
 	switch {
 	case spec.Network == isolate.NetworkVoid:
 		return noSockets
+	case isolate.AllowsHostNetwork(spec.Network):
+		return hostSockets
 	case isolate.Connects(spec.Network):
 		return netSockets
 	case s.tier == tier.C && s.abi >= unixABI:

@@ -391,6 +391,9 @@ func (p *process) observe() error {
 		if err := p.s.reader.ReadNetwork(&p.ev, p.program); err != nil {
 			return err
 		}
+		if isolate.AllowsHostNetwork(p.spec.Network) { // however many interfaces the host has
+			p.ev.Network.Interfaces, p.ev.Network.Addresses = nil, nil
+		}
 	}
 	dir, err := p.s.reader.Process(p.program)
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 )
 
 // Version is what both sides must agree on.
-const Version = 2
+const Version = 3
 
 // Bounds of messages.
 const (
@@ -57,6 +57,9 @@ type Order struct {
 	Inspect []string `json:"inspect,omitempty"`
 	// Uses say where a secret's value is put in, in place of what the program has.
 	Uses []Use `json:"uses,omitempty"`
+	// Check has the names and addresses of Rules looked up and judged, and no more: palyra-egress writes
+	// the evidence right after its answer, and nothing is done with the cell.
+	Check bool `json:"check,omitempty"`
 	// Capsule is the digest of what was decided. The values are sealed for it.
 	Capsule canon.Digest `json:"capsule,omitzero"`
 	// Owner is the principal that pays. All calls of one together have at most half of what
@@ -157,6 +160,9 @@ func ParseEvidence(data []byte) (*evidence.Egress, error) {
 	if err := Decode(data, e, MaxEvidence); err != nil {
 		return nil, err
 	}
+	if len(e.Checked) > evidence.MaxChecked {
+		return nil, fmt.Errorf("egress evidence lists %d checked hosts", len(e.Checked))
+	}
 	if len(e.Connections) > evidence.MaxConnections || len(e.Denied) > evidence.MaxDenied || len(e.Requests) > evidence.MaxRequests || len(e.Leaks) > evidence.MaxLeaks {
 		return nil, fmt.Errorf("egress evidence lists %d connections, %d denials, %d requests and %d leaks", len(e.Connections), len(e.Denied), len(e.Requests), len(e.Leaks))
 	}
@@ -183,6 +189,12 @@ func ParseEvidence(data []byte) (*evidence.Egress, error) {
 	for _, l := range e.Leaks {
 		ports = append(ports, l.Port)
 		plain = append(plain, l.Name, l.Host, l.Where)
+	}
+	for _, c := range e.Checked {
+		if len(c.Addresses) > evidence.MaxAddresses {
+			return nil, fmt.Errorf("egress evidence has a host with %d addresses", len(c.Addresses))
+		}
+		plain = append(append(plain, c.Host), c.Addresses...)
 	}
 	for _, s := range plain {
 		if Plain(s) != s {

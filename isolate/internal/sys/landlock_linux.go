@@ -42,6 +42,14 @@ func LandlockAllow(ruleset int, rights uint64, parent int) error {
 	return nil
 }
 
+// LandlockAllowPort adds rights on a port. ABI 4.
+func LandlockAllowPort(ruleset int, rights uint64, port uint16) error {
+	if e := landlockAllowPort(ruleset, rights, port); e != 0 {
+		return fmt.Errorf("landlock_add_rule: %w", e)
+	}
+	return nil
+}
+
 // LandlockRestrict puts the calling thread, and what it starts, under the
 // ruleset. The caller has locked the goroutine to its thread and has set
 // no_new_privs.

@@ -22,3 +22,14 @@ func landlockAllow(ruleset int, rights uint64, parent int) unix.Errno {
 		uintptr(unsafe.Pointer(&attr)), 0, 0, 0)
 	return e
 }
+
+// landlockAllowPort passes struct landlock_net_port_attr: two numbers of 8 bytes. The pointer lives
+// until the call returns.
+func landlockAllowPort(ruleset int, rights uint64, port uint16) unix.Errno {
+	attr := [2]uint64{rights, uint64(port)}
+	_, _, e := unix.RawSyscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(ruleset), landlockRuleNetPort,
+		uintptr(unsafe.Pointer(&attr)), 0, 0, 0)
+	return e
+}
+
+const landlockRuleNetPort = 2 // LANDLOCK_RULE_NET_PORT, linux/landlock.h

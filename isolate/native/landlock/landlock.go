@@ -3,8 +3,8 @@
 // [Plan] is pure: from the host's ABI and a list of grants it computes which
 // rights are handled (denied unless a rule gives them) and which rule gives
 // what. Every right of the ABI is handled. TCP and, where the ABI has it, UDP
-// have no rules, so that binding and connecting always fail; abstract sockets
-// and signals are scoped to the cell. What the ABI lacks is named, because some
+// have no rules, so that binding and connecting always fail, unless the caller adds ports
+// (Ruleset.Connect); abstract sockets and signals are scoped to the cell. What the ABI lacks is named, because some
 // other layer must then cover it.
 //
 //	rs, missing := landlock.Plan(abi, []landlock.Grant{{Access: "rx", Path: "/usr", File: usr}})
@@ -141,6 +141,7 @@ type Ruleset struct {
 	HandledNet uint64
 	Scoped     uint64
 	Rules      []Rule
+	Connect    []uint16 // TCP ports that may be connected to, where HandledNet has that right
 }
 
 // Plan computes the ruleset for a host with the given ABI, and names what that
@@ -174,11 +175,14 @@ func access(s string) (mask uint64) {
 	return mask
 }
 
-// Lines returns the rules as text, "rx /usr", sorted and without repetition.
+// Lines returns the rules as text, "rx /usr" and "connect 443", sorted and without repetition.
 func (rs Ruleset) Lines() []string {
 	lines := []string{} // never nil: it becomes a JSON array
 	for _, r := range rs.Rules {
 		lines = append(lines, r.Access+" "+r.Path)
+	}
+	for _, p := range rs.Connect {
+		lines = append(lines, fmt.Sprintf("connect %d", p))
 	}
 	slices.Sort(lines)
 	return slices.Compact(lines)
@@ -188,6 +192,9 @@ func (rs Ruleset) Lines() []string {
 func (rs Ruleset) check() error {
 	if rs.HandledFS == 0 {
 		return fmt.Errorf("landlock ruleset handles nothing: ABI %d", rs.ABI)
+	}
+	if len(rs.Connect) > 0 && rs.HandledNet&NetConnectTCP == 0 {
+		return fmt.Errorf("landlock rules for %d ports, and connecting isn't handled", len(rs.Connect))
 	}
 	for _, r := range rs.Rules {
 		if r.Rights == 0 || r.Rights&^rs.HandledFS != 0 || r.File == nil || strings.ContainsRune(r.Path, 0) {

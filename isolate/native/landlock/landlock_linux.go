@@ -24,6 +24,7 @@ func ABI() (int, error) {
 //
 //	landlock_create_ruleset(handled rights, handled ports, scopes)
 //	landlock_add_rule(path beneath) for each rule
+//	landlock_add_rule(net port) for each port that may be connected to
 //
 // Rights that only a directory can have are left out of a rule on anything else.
 func Build(rs Ruleset) (*os.File, error) {
@@ -39,6 +40,12 @@ func Build(rs Ruleset) (*os.File, error) {
 		if err := add(fd, r); err != nil {
 			f.Close()
 			return nil, fmt.Errorf("landlock rule %q %q: %w", r.Access, r.Path, err)
+		}
+	}
+	for _, p := range rs.Connect {
+		if err := sys.LandlockAllowPort(fd, NetConnectTCP, p); err != nil {
+			f.Close()
+			return nil, fmt.Errorf("landlock rule for port %d: %w", p, err)
 		}
 	}
 	return f, nil

@@ -51,7 +51,6 @@ func allowedRules() []Rule {
 		allow("a program may confine itself further",
 			"landlock_add_rule", "landlock_restrict_self"),
 		allow("talk on sockets that exist; socket and socketpair decide which can",
-			"sendto", "recvfrom", "sendmsg", "recvmsg", "sendmmsg", "recvmmsg", "shutdown", "getsockname",
-			"getpeername"),
+			"recvfrom", "recvmsg", "recvmmsg", "shutdown", "getsockname", "getpeername"),
 	}
 }

@@ -21,6 +21,10 @@ type Options struct {
 	// so, which is the only one for UDP below Landlock's ABI 10. It is ignored
 	// below tier C, where such a socket would reach the host's network.
 	AllowInet bool
+	// NoFastOpen refuses data with a request for a connection (MSG_FASTOPEN), by which TCP connects and
+	// Landlock's rules for ports aren't asked: for a cell in the host's network, whose variable for it
+	// isn't the cell's to set.
+	NoFastOpen bool
 	// AllowUnix lets socket(2) make unix sockets and socketpair(2) make datagram
 	// pairs. Both can reach a host process that listens in a directory which the
 	// cell shows, and every cell shows the host's /usr. Landlock confines that only
@@ -67,7 +71,7 @@ func Cell(o Options) Policy {
 	}
 	namespaces := o.Tier == tier.C
 	for _, rules := range [][]Rule{
-		allowedRules(), deniedRules(), processRules(o.ExecCookie), memoryRules(o.AllowUncounted, o.AllowShared), fileRules(namespaces),
+		allowedRules(), sendRules(namespaces && o.NoFastOpen), deniedRules(), processRules(o.ExecCookie), memoryRules(o.AllowUncounted, o.AllowShared), fileRules(namespaces),
 		socketRules(o.NoPair, namespaces, namespaces && o.AllowInet, namespaces && o.AllowUnix, o.AllowUncounted),
 		objectRules(namespaces, namespaces && o.AllowIPC), limitRules(), viewRules(namespaces),
 		metadataRules(namespaces || o.AllowPathMetadata && !o.ReadOnly, o.ReadOnly && !namespaces),

@@ -24,6 +24,7 @@ func variants() []Policy {
 	for i, o := range []Options{
 		{Tier: tier.B}, {Tier: tier.B, AllowPathMetadata: true}, {Tier: tier.B, ReadOnly: true},
 		{Tier: tier.C}, {Tier: tier.C, AllowInet: true}, {Tier: tier.C, AllowInet: true, AllowUnix: true},
+		{Tier: tier.C, AllowInet: true, NoFastOpen: true},
 		{Tier: tier.C, NoPair: true}, {Tier: tier.C, AllowUncounted: true}, {Tier: tier.C, AllowShared: true, AllowIPC: true},
 		{Tier: tier.B, AllowShared: true}, {Tier: tier.C, AllowUncounted: true, AllowShared: true, AllowIPC: true},
 	} {
@@ -43,7 +44,7 @@ func TestIgnored(t *testing.T) {
 		{{Tier: tier.B}, {Tier: tier.B, AllowInet: true}}, {{Tier: tier.B}, {Tier: tier.B, AllowUnix: true}}, {{Tier: tier.B}, {Tier: tier.B, AllowIPC: true}},
 		{{Tier: tier.C}, {Tier: tier.C, AllowPathMetadata: true}}, {{Tier: tier.C}, {Tier: tier.C, ReadOnly: true}},
 		{{Tier: tier.B, ReadOnly: true}, {Tier: tier.B, ReadOnly: true, AllowPathMetadata: true}},
-		{{Tier: tier.None}, {Tier: tier.None, AllowInet: true}},
+		{{Tier: tier.None}, {Tier: tier.None, AllowInet: true}}, {{Tier: tier.B}, {Tier: tier.B, NoFastOpen: true}},
 	} {
 		a, err := Compile(Cell(o[0]), AMD64)
 		b, err2 := Compile(Cell(o[1]), AMD64)
@@ -272,7 +273,7 @@ func corpus(p Policy, a Arch, f func(Data)) {
 			}
 			for arg := range values {
 				for _, v := range values[arg] {
-					for range 6 {
+					for range 8 {
 						d := Data{Arch: a.Audit(), Nr: nr}
 						for j := range d.Args {
 							d.Args[j] = values[j][rng.IntN(len(values[j]))]

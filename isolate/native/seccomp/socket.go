@@ -97,3 +97,19 @@ func socketRules(noPair, namespaces, inet, unix, uncounted bool) []Rule {
 		allow("who is in reach is decided by the network namespace, mounts and Landlock",
 			"connect", "bind", "listen", "accept", "accept4")}
 }
+
+const fastOpen = 0x20000000 // MSG_FASTOPEN
+
+// sendRules allow sending on sockets that exist. The flag is in the fourth argument, of sendmsg in the
+// third. As on a kernel without it (EOPNOTSUPP, here ENOTSUP) programs connect first.
+func sendRules(noFastOpen bool) []Rule {
+	const why = "send on sockets that exist"
+	if !noFastOpen {
+		return []Rule{allow(why, "sendto", "sendmsg", "sendmmsg")}
+	}
+	refuse := func(arg int, calls ...string) Rule {
+		return Rule{Calls: calls, Clauses: []Clause{when(Errno(ENOTSUP), anyBit(arg, fastOpen))}, Else: Allow,
+			Why: why + ", but not with a request for a connection, which Landlock doesn't see"}
+	}
+	return []Rule{refuse(3, "sendto", "sendmmsg"), refuse(2, "sendmsg")}
+}
