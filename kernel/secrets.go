@@ -50,7 +50,8 @@ func (k *Kernel) findSecrets(ctx context.Context, p *Proposal) error {
 			return i, record, err
 		}
 		if i, record, err = v.Find(ctx, ref, 0); err == nil && i.Expired() {
-			err = fault.New(fault.Refused, "secret_expired", fmt.Sprintf("find secret %q", ref), fmt.Errorf("version %d has expired", i.Version))
+			err = fault.New(fault.Refused, "secret_expired", fmt.Sprintf("find secret %q", ref), fmt.Errorf("version %d has expired", i.Version)).
+				WithHint("palyra vault set gives the secret a new version")
 		}
 		return i, record, err
 	}

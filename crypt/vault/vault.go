@@ -607,7 +607,8 @@ func (v *Vault) get(r Ref, n uint64) (*seal.Secret, Info, error) {
 	}
 	i := x.info(r)
 	if i.Expired() {
-		return nil, Info{}, fault.New(fault.Refused, "secret_expired", fmt.Sprintf("open secret %q", r), fmt.Errorf("version %d expired on %s", x.Version, x.Expires.Format(time.RFC3339)))
+		return nil, Info{}, fault.New(fault.Refused, "secret_expired", fmt.Sprintf("open secret %q", r), fmt.Errorf("version %d expired on %s", x.Version, x.Expires.Format(time.RFC3339))).
+			WithHint("palyra vault set gives the secret a new version")
 	}
 	s, err := v.open(r, x)
 	return s, i, err

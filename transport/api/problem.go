@@ -149,7 +149,9 @@ func ProblemOf(err error, id string, trusted bool) Problem {
 	if p.Reason = fault.ReasonOf(err); p.Reason == "" {
 		p.Reason = kind.String()
 	}
-	if !c.open {
+	// What is wrong with a policy or a list of hosts is for those who may read them.
+	ofPolicy := trusted && kind == fault.BadState && strings.HasPrefix(p.Reason, "policy_")
+	if !c.open && !ofPolicy {
 		p.Detail = "the log of palyrad has more under this instance"
 		if kind == fault.Internal {
 			p.Reason = kind.String()
