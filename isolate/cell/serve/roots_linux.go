@@ -20,11 +20,10 @@ import (
 	"palyra/isolate/native"
 )
 
-// certsDir is the folder of roots that the template shows (etcDirs). bundles are the files in it that
-// programs read all roots from: those of Debian, Alpine and Arch, and of Fedora and SUSE.
-const certsDir = "/etc/ssl/certs"
-
-var bundles = [...]string{certsDir + "/ca-bundle.crt", certsDir + "/ca-certificates.crt"}
+// bundles are the files in folders that the template shows (etcDirs) that programs read all roots from:
+// those of Debian, Alpine and Arch, of SUSE, and of Fedora.
+var bundles = [...]string{"/etc/ssl/certs/ca-bundle.crt", "/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
+	"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem"}
 
 // hostBundles are where hosts have a file with their roots, as Go's crypto/x509 looks for it.
 var hostBundles = [...]string{"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem",
@@ -92,10 +91,10 @@ func (r *run) readRoots(x *roots) error {
 		host = append(host, '\n')
 	}
 	x.text, x.host = append(host, own...), len(host)
-	if !slices.ContainsFunc(r.s.shown, func(s shown) bool { return s.path == certsDir }) {
-		return nil
-	}
 	for _, at := range bundles {
+		if !slices.ContainsFunc(r.s.shown, func(s shown) bool { return below(s.path, at) }) {
+			continue
+		}
 		// Links lead to a bundle that is covered itself, or out of what the cell shows.
 		if fi, err := os.Lstat(at); err == nil && fi.Mode().IsRegular() {
 			x.covered = append(x.covered, at)

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"palyra/isolate"
@@ -24,8 +25,32 @@ var etcFiles = []string{
 	"gai.conf", "mime.types", "locale.alias", "debian_version", "os-release", "inputrc",
 }
 
-// etcDirs are shown read-only; patterns of filepath.Match.
-var etcDirs = []string{"alternatives", "ssl/certs", "java-*", "ld.so.conf.d", "fonts"}
+// etcDirs are shown read-only; patterns of filepath.Match. The two of pki are where Fedora's roots are,
+// to which its /etc/ssl/certs and the bundles in that are links.
+var etcDirs = []string{"alternatives", "ssl/certs", "pki/tls/certs", "pki/ca-trust/extracted", "java-*", "ld.so.conf.d", "fonts"}
+
+// foldersBelow returns those of etcDirs that are below root/etc: folders, and links to a folder there
+// or in root/usr.
+func foldersBelow(root string) (out []string, err error) {
+	etc := filepath.Join(root, "etc")
+	for _, pattern := range etcDirs {
+		found, err := filepath.Glob(filepath.Join(etc, pattern))
+		if err != nil {
+			return nil, err
+		}
+		for _, at := range found {
+			to, err := filepath.EvalSymlinks(at)
+			if err != nil {
+				continue // it leads nowhere
+			}
+			if fi, err := os.Stat(to); err != nil || !fi.IsDir() || !strings.HasPrefix(to, etc+"/") && !strings.HasPrefix(to, filepath.Join(root, "usr")+"/") {
+				continue
+			}
+			out = append(out, at)
+		}
+	}
+	return out, nil
+}
 
 // etcMade are files that we write: the cell has one user, and if it has egress one name server, in
 // place of whatever services the host asks. In other cells a question to it fails at once.
@@ -37,6 +62,18 @@ var etcMade = map[string]string{
 	"nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\n" +
 		"services: files\nprotocols: files\nrpc: files\nethers: files\n",
 	"resolv.conf": "nameserver " + handover.Resolver + "\n",
+}
+
+// linked returns where the link at leads, if that is in /usr or in another of the folders; else "".
+func linked(at string, folders []string) string {
+	to, err := filepath.EvalSymlinks(at)
+	if err != nil || to == at {
+		return ""
+	}
+	if below("/usr", to) || slices.ContainsFunc(folders, func(f string) bool { return f != at && below(f, to) }) {
+		return to
+	}
+	return ""
 }
 
 // topLevel are links, or directories, that lead into /usr.
@@ -113,18 +150,18 @@ func collect() (parts []part, err error) {
 		}
 		parts = append(parts, part{path: "etc/" + name, data: b})
 	}
-	for _, pattern := range etcDirs {
-		found, err := filepath.Glob("/etc/" + pattern)
-		if err != nil {
-			return parts, err
+	folders, err := foldersBelow("/")
+	if err != nil {
+		return parts, err
+	}
+	for _, path := range folders {
+		// Links in a folder may be relative, so it's shown where it is, if it's shown.
+		if to := linked(path, folders); to != "" {
+			parts = append(parts, part{path: path[1:], link: to})
+			continue
 		}
-		for _, path := range found {
-			if fi, err := os.Lstat(path); err != nil || !fi.IsDir() {
-				continue
-			}
-			if err := add(path[1:], true, false); err != nil {
-				return parts, err
-			}
+		if err := add(path[1:], true, false); err != nil {
+			return parts, err
 		}
 	}
 	for _, name := range devices {
