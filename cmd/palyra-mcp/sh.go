@@ -60,6 +60,7 @@ type shell struct {
 	mode      string // of dir with palyra exec, as that takes it behind the colon, or rw
 	layer     string
 	network   string
+	hosts     []string // that the line may reach
 	timeout   time.Duration
 	target    []string // flags that lead to palyrad
 }
@@ -68,7 +69,7 @@ type shell struct {
 func newShell(inv *command.Invocation, dir, cwd string) (*shell, error) {
 	s := &shell{workspace: command.Value(inv, "workspace", ""), policy: command.Value(inv, "policy", ""),
 		mode: command.Value(inv, "mode", "staged"), layer: command.Value(inv, "layer", ""), network: command.Value(inv, "network", ""),
-		timeout: command.Value(inv, "timeout", lineTime)}
+		hosts: command.All[string](inv, "egress"), timeout: command.Value(inv, "timeout", lineTime)}
 	fail := func(format string, a ...any) (*shell, error) {
 		return nil, fault.New(fault.Usage, "invalid_input", inv.Command.Name, fmt.Errorf(format, a...))
 	}
@@ -117,7 +118,23 @@ func (s *shell) words() []string {
 			words = append(words, f[0], f[1])
 		}
 	}
-	return append(words, s.target...)
+	return append(append(words, s.egress()...), s.target...)
+}
+
+// egress are the flags that name the hosts of the line.
+func (s *shell) egress() (flags []string) {
+	for _, h := range s.hosts {
+		flags = append(flags, "--egress", h)
+	}
+	return flags
+}
+
+// reach are the flags of its network for palyra exec. One with hosts needs no name.
+func (s *shell) reach() []string {
+	if s.network == "" && len(s.hosts) > 0 {
+		return s.egress()
+	}
+	return append([]string{"--network", cmp.Or(s.network, "fresh")}, s.egress()...)
 }
 
 // real returns the path of a folder without links.
@@ -160,6 +177,9 @@ func (s *shell) input(line string) (json.RawMessage, error) {
 	if s.network != "" {
 		in["network"] = s.network
 	}
+	if len(s.hosts) > 0 {
+		in["egress_hosts"] = s.hosts
+	}
 	b, err := json.Marshal(in)
 	if err != nil {
 		return nil, fault.New(fault.Internal, "internal", "sh", err)
@@ -196,7 +216,8 @@ func (a *app) preview(ctx context.Context, inv *command.Invocation, s *shell, li
 			Decision struct{ ID, Effect, Reason string }
 			Error    *struct{ Message, Reason, Hint string }
 		}
-		args := append([]string{"policy", "explain", "--json", "--policy", s.policy, "--workspace", s.place(), "--network", cmp.Or(s.network, "fresh"), "--"}, s.argv(line)...)
+		args := append([]string{"policy", "explain", "--json", "--policy", s.policy, "--workspace", s.place()}, s.reach()...)
+		args = append(append(args, "--"), s.argv(line)...)
 		if _, err = a.palyra(ctx, args, &doc); err == nil && doc.Error != nil {
 			err = fault.New(fault.Refused, doc.Error.Reason, "palyra policy explain", errors.New(doc.Error.Message)).WithHint(doc.Error.Hint)
 		}
@@ -526,8 +547,8 @@ func (o stream) bytes() []byte {
 
 // byExec has palyra exec run the line.
 func (a *app) byExec(ctx context.Context, s *shell, line string) (*ending, error) {
-	args := []string{"exec", "--json", "--policy", s.policy, "--workspace", s.place(), "--network", cmp.Or(s.network, "fresh"),
-		"--timeout", s.timeout.String(), "--cpu", s.timeout.String()}
+	args := append([]string{"exec", "--json", "--policy", s.policy, "--workspace", s.place(),
+		"--timeout", s.timeout.String(), "--cpu", s.timeout.String()}, s.reach()...)
 	if s.layer != "" && s.staged() {
 		args = append(args, "--layer", s.layer)
 		done, err := a.turn(ctx, s)

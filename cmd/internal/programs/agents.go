@@ -213,6 +213,7 @@ var shell = []command.Flag{
 	{Name: "mode", Arg: "MODE", Help: "of the workspace with palyra exec: staged (default), rw\nor ro", Values: modes, Parse: parseMode},
 	{Name: "layer", Arg: "NAME", Help: "layer of a staged workspace (default: the session's; of\nsh, a new one); its lines wait for each other", Parse: parseLayer},
 	{Name: "network", Arg: "NAME", Help: "fresh, loopback or void (default: what palyrad has for the\nworkspace; with palyra exec fresh)", Values: networks, Parse: parseNetwork},
+	{Name: "egress", Arg: "HOST[:PORT]", Help: "host that its lines may reach, or @LIST, as of palyra exec;\nmay be given more than once", Repeat: true, Parse: parseHost},
 	{Name: "timeout", Arg: "D", Help: "limit of a line, also of each process's processor time\n(default 10m)", Parse: command.Duration},
 }
 
@@ -220,6 +221,14 @@ const (
 	modes    = "staged|rw|ro"
 	networks = "fresh|loopback|void"
 )
+
+// parseHost takes the spelling of a host. The rule or list that it is reads who makes the call.
+func parseHost(s string) (any, error) {
+	if s == "" || len(s) > 300 {
+		return nil, fmt.Errorf("host of %d bytes: want 1 to 300", len(s))
+	}
+	return s, nil
+}
 
 // parseMode takes words with commas between. Which ones there are is palyra exec's matter.
 func parseMode(s string) (any, error) {
