@@ -33,16 +33,21 @@ type ServerTools struct {
 }
 
 // ServerSpec says how an MCP server is started: a program in a cell, without network or with one that
-// leads to named hosts, that speaks the protocol on its standard input and output.
+// leads to named hosts, that speaks the protocol on its standard input and output. For a server that
+// is reached over HTTP it's palyra-fetch, in a cell that leads to the URL's host.
 type ServerSpec struct {
-	Argv      []string `json:"argv" doc:"the program and its arguments"`
+	Argv      []string `json:"argv,omitempty" doc:"the program and its arguments; or url"`
+	URL       string   `json:"url,omitempty" doc:"of a server that is reached over HTTP (Streamable HTTP)"`
+	Headers   []string `json:"headers,omitempty" doc:"\"NAME: VALUE\", sent with each request to url; policy, approvers and the journal see them"`
 	Env       []string `json:"env,omitempty" doc:"\"NAME=VALUE\"; policy, approvers and the journal see them"`
 	Workspace string   `json:"workspace,omitempty" doc:"of the configuration; none: an empty private one"`
 	ReadOnly  bool     `json:"read_only,omitempty" doc:"it can't write the workspace"`
 	Mounts    []string `json:"mounts,omitempty" doc:"further folders of the host, read-only, at their own paths"`
 	Network   string   `json:"network,omitempty" doc:"fresh (default), loopback or void; none leads anywhere. With egress_hosts it's left out or loopback"`
 
-	EgressHosts []string `json:"egress_hosts,omitempty" doc:"HOST:PORT, or HOST for port 443: the hosts that it may reach, as of a call of process.run"`
+	EgressHosts   []string `json:"egress_hosts,omitempty" doc:"HOST:PORT, or HOST for port 443, or @LIST: the hosts that it may reach, as of a call of process.run; url's is one by itself"`
+	EgressInspect []string `json:"egress_inspect,omitempty" doc:"[METHODS ]HOST[:PORT][/PATH]: the requests that it may make, as of a call of process.run"`
+	EgressSecrets []string `json:"egress_secrets,omitempty" doc:"NAME=REF PLACE [METHODS] HOST[:PORT][/PATH]: secrets put into its requests, as of a call of process.run. With url the placeholder is sent in each place"`
 
 	Memory    int64 `json:"memory,omitempty" doc:"bytes; default 1 GiB"`
 	PIDs      int64 `json:"pids,omitempty" doc:"processes and threads; default 256"`

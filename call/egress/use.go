@@ -82,7 +82,7 @@ func parseUse(words []string) (u Use, err error) {
 	if err := checkRef(ref); err != nil {
 		return Use{}, err
 	}
-	if u.Place, err = place(words[1]); err != nil {
+	if u.Place, err = ParsePlace(words[1]); err != nil {
 		return Use{}, err
 	}
 	in, err := parseInspect(words[2:])
@@ -138,7 +138,8 @@ func form(word string) (string, error) {
 var framing = []string{"accept-encoding", "connection", "content-encoding", "content-length", "expect", "host", "keep-alive",
 	"proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
 
-func place(word string) (Place, error) {
+// ParsePlace reads "header:authorization" or "query:key".
+func ParsePlace(word string) (Place, error) {
 	kind, name, _ := strings.Cut(word, ":")
 	p := Place{kind, name}
 	characters := "-._~"

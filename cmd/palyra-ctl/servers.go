@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,14 +14,18 @@ import (
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
 	"palyra/hub"
+	"palyra/internal/fault"
 )
 
 func (a *app) mcpAdd(ctx context.Context, inv *command.Invocation) (*result, error) {
-	n := hub.NewServer{Name: inv.Operands[0], Spec: hub.ServerSpec{Argv: inv.Operands[1:], Env: command.All[string](inv, "env"),
+	n := hub.NewServer{Name: inv.Operands[0], Spec: hub.ServerSpec{Env: command.All[string](inv, "env"), Headers: command.All[string](inv, "header"),
 		Workspace: command.Value(inv, "workspace", ""), ReadOnly: inv.Has("read-only"), Mounts: command.All[string](inv, "mount"), Network: command.Value(inv, "network", ""),
-		EgressHosts: command.All[string](inv, "egress"),
-		Memory:      command.Value(inv, "memory", int64(0)), PIDs: command.Value(inv, "pids", int64(0)),
+		EgressHosts: command.All[string](inv, "egress"), EgressInspect: command.All[string](inv, "inspect"), EgressSecrets: command.All[string](inv, "egress-secret"),
+		Memory: command.Value(inv, "memory", int64(0)), PIDs: command.Value(inv, "pids", int64(0)),
 		TimeoutMS: command.Value(inv, "timeout", time.Duration(0)).Milliseconds(), LifeMS: command.Value(inv, "life", time.Duration(0)).Milliseconds()}}
+	if err := serverProgram(&n.Spec, inv.Operands[1:], command.Value(inv, "transport", "")); err != nil {
+		return nil, err
+	}
 	h, err := a.connect(inv)
 	if err != nil {
 		return nil, err
@@ -30,6 +35,38 @@ func (a *app) mcpAdd(ctx context.Context, inv *command.Invocation) (*result, err
 		return nil, err
 	}
 	return text(front.Document{"server": s}, "added %s; its tools are shown by: palyra mcp accept %s\n", cell(s.Name), cell(s.Name)), nil
+}
+
+// serverProgram tells a server's URL from its command. The transport is the one that other clients
+// want named; it says nothing that the words don't.
+func serverProgram(s *hub.ServerSpec, words []string, transport string) error {
+	const op = "add server"
+	bad := func(text, hint string) error {
+		return fault.New(fault.Usage, "invalid_input", op, errors.New(text)).WithHint(hint)
+	}
+	scheme, _, isURL := strings.Cut(words[0], "://")
+	isURL = isURL && (strings.EqualFold(scheme, "http") || strings.EqualFold(scheme, "https"))
+	switch {
+	case transport == "sse":
+		return bad("the transport of 2024-11-05, HTTP with SSE, isn't served", "most servers have Streamable HTTP by now, often at /mcp: --transport http")
+	case isURL && transport == "stdio", !isURL && transport == "http":
+		return bad(fmt.Sprintf("%.80q doesn't go with the transport %s", words[0], transport), "a server over HTTP is named by its URL, another by its command behind --")
+	case isURL && len(words) > 1:
+		return bad("arguments behind a URL", "a server over HTTP takes --header and --egress-secret")
+	case isURL:
+		s.URL = words[0]
+	default:
+		s.Argv = words
+	}
+	return nil
+}
+
+// runs is what a server is, in a line.
+func runs(s *hub.ServerSpec) string {
+	if s.URL != "" {
+		return s.URL
+	}
+	return strings.Join(s.Argv, " ")
 }
 
 func (a *app) mcpLs(ctx context.Context, inv *command.Invocation) (*result, error) {
@@ -43,7 +80,7 @@ func (a *app) mcpLs(ctx context.Context, inv *command.Invocation) (*result, erro
 	}
 	t := front.NewTable("SERVER", "STATE", "TOOLS", "ACCEPTED BY", "COMMAND").Keep(0)
 	for _, s := range p.Items {
-		t.Row(s.Name, s.State, s.ToolCount, front.Principal(s.AcceptedBy), strings.Join(s.Spec.Argv, " "))
+		t.Row(s.Name, s.State, s.ToolCount, front.Principal(s.AcceptedBy), runs(&s.Spec))
 	}
 	return text(front.Document{"servers": p.Items}, "%s", a.table(inv, t)), nil
 }
@@ -58,11 +95,28 @@ func (a *app) mcpShow(ctx context.Context, inv *command.Invocation) (*result, er
 		return nil, err
 	}
 	var b strings.Builder
+	b.WriteString(shownServer(&s))
+	for _, t := range s.Tools {
+		b.WriteString(shownTool(t, ""))
+	}
+	return text(front.Document{"server": s}, "%s", b.String()), nil
+}
+
+// shownServer prints what a server is, which its digest covers, and who added it.
+func shownServer(s *hub.Server) string {
+	var b strings.Builder
 	row := func(name, format string, args ...any) {
 		fmt.Fprintf(&b, "%-10s %s\n", name, cell(fmt.Sprintf(format, args...)))
 	}
 	row("server", "%s, %s", s.Name, s.State)
-	row("command", "%s", strings.Join(s.Spec.Argv, " "))
+	if s.Spec.URL != "" {
+		row("url", "%s", s.Spec.URL)
+	} else {
+		row("command", "%s", runs(&s.Spec))
+	}
+	for _, h := range s.Spec.Headers {
+		row("header", "%s", h)
+	}
 	if s.Spec.Workspace != "" {
 		how := ""
 		if s.Spec.ReadOnly {
@@ -76,6 +130,12 @@ func (a *app) mcpShow(ctx context.Context, inv *command.Invocation) (*result, er
 	for _, h := range s.Spec.EgressHosts {
 		row("reaches", "%s", h)
 	}
+	for _, i := range s.Spec.EgressInspect {
+		row("requests", "%s", i)
+	}
+	for _, u := range s.Spec.EgressSecrets {
+		row("secret", "%s", u)
+	}
 	for _, e := range s.Spec.Env {
 		row("env", "%s", e)
 	}
@@ -83,10 +143,7 @@ func (a *app) mcpShow(ctx context.Context, inv *command.Invocation) (*result, er
 	if s.Accepted != nil {
 		row("accepted", "%s by %s", stamp(*s.Accepted), s.AcceptedBy)
 	}
-	for _, t := range s.Tools {
-		b.WriteString(shownTool(t, ""))
-	}
-	return text(front.Document{"server": s}, "%s", b.String()), nil
+	return b.String()
 }
 
 // shownTool prints all of a tool that is pinned, and that a client shows its model. It is foreign
@@ -153,6 +210,7 @@ func (a *app) mcpAccept(ctx context.Context, inv *command.Invocation) (*result, 
 		return nil, err
 	}
 	var b strings.Builder
+	b.WriteString(shownServer(&s))
 	was := map[string]hub.ServerTool{}
 	for _, t := range s.Tools {
 		was[t.Name] = t
@@ -178,7 +236,7 @@ func (a *app) mcpAccept(ctx context.Context, inv *command.Invocation) (*result, 
 	} else {
 		fmt.Fprintf(&b, "\nTo accept these %d tools: palyra mcp accept %s --digest %s\n", len(s.Listed), cell(s.Name), s.ListedDigest)
 	}
-	return text(front.Document{"server": s}, "%s", strings.TrimPrefix(b.String(), "\n")), nil
+	return text(front.Document{"server": s}, "%s", b.String()), nil
 }
 
 func (a *app) mcpRm(ctx context.Context, inv *command.Invocation) (*result, error) {

@@ -71,7 +71,7 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 		return nil, err
 	}
 	if c.fetchPath, err = installed.Check(filepath.Join(filepath.Dir(c.toolPath), "palyra-fetch")); err != nil {
-		d.log.Warn("there is no http.fetch: its program can't be used", "error", err)
+		d.log.Warn("there is no http.fetch and no MCP server over HTTP: their program can't be used", "error", err)
 	}
 	if c.store, err = store.Open(filepath.Join(cfg.State.Dir, "store"), store.Options{
 		ArtifactQuota: int64(cfg.State.ArtifactQuota), ArtifactShare: c.share(cfg), TestOnlyStep: d.testOnlyStep}); err != nil {
@@ -87,7 +87,7 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 		tc.Vault = &tool.Vault{Scrub: d.secrets, Each: int(cfg.Limits.SecretsEach), Spare: vault.MaxSecrets / 8, Open: func(ctx context.Context) (*vault.Vault, error) { return opens(ctx, c.kernel.VaultLedger()) }}
 	}
 	table := tool.New(tc)
-	servers := gateway.New(gateway.Config{Store: c.store, Tools: table, Workspaces: tc.Workspaces, Version: version})
+	servers := gateway.New(gateway.Config{Store: c.store, Tools: table, Workspaces: tc.Workspaces, Fetch: c.fetchPath, Version: version})
 	c.memory = budget.NewMark(limitHeap(budget.Memory()))
 	kc := kernel.Config{
 		StateDir: cfg.State.Dir, PolicyDir: cfg.Policy.Dir, Floor: cfg.WantsCertificate(), CellPath: d.cellPath, Starter: d.starter, Warm: tier.C,

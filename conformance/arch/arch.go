@@ -45,7 +45,7 @@ var rooms = []Room{
 		May: []string{"call/egress", "isolate/egress", "isolate/selfconfine"}},
 	{Path: "cmd/palyra-tool", Does: "the built-in tools; runs inside a cell, links nothing of what confines or decides", Own: true,
 		May: []string{"internal/canon", "internal/fault", "internal/git", "internal/patch", "internal/toolproto", "internal/tools"}, Tests: []string{"internal/sample"}},
-	{Path: "cmd/palyra-fetch", Does: "http.fetch, inside a cell", Own: true,
+	{Path: "cmd/palyra-fetch", Does: "speaks HTTP in a cell", Own: true,
 		May: []string{"call/egress", "internal/canon", "internal/fault", "internal/toolproto", "internal/tools"}},
 	{Path: "cmd/palyra-admin", Does: "reads configurations and backups without a daemon; no network, no gate", Own: true,
 		May: []string{"cmd/internal", "hub/config", "hub/store", "internal"}},

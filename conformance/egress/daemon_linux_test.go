@@ -16,13 +16,13 @@ import (
 	"palyra/isolate/evidence"
 )
 
-// daemon starts a palyrad until the test ends, which makes b's calls from now on. It returns its
-// process id.
+// daemon starts a palyrad until the test ends, which makes b's calls from now on. more are further
+// lines of its configuration. It returns its process id.
 func (b *bench) daemon(more ...string) int {
 	b.t.Helper()
 	b.socket = filepath.Join(b.home, "p.sock")
-	config := b.write("palyrad.toml", fmt.Sprintf("state.dir = %q\nlisten.socket = %q\nlisten.http = \"off\"\npolicy.dir = %q\n",
-		filepath.Join(b.home, "daemon"), b.socket, filepath.Join(b.home, "policy"))+strings.Join(more, "\n"))
+	config := b.write("palyrad.toml", fmt.Sprintf("state.dir = %q\nlisten.socket = %q\nlisten.http = \"off\"\npolicy.dir = %q\n%s",
+		b.records(), b.socket, filepath.Join(b.home, "policy"), strings.Join(more, "\n")))
 	if err := os.Chmod(config, 0o600); err != nil {
 		b.t.Fatal(err)
 	}
@@ -55,7 +55,29 @@ func (b *bench) daemon(more ...string) int {
 	if !serving {
 		b.t.Fatal("palyrad doesn't serve")
 	}
+	b.serves = c.Process.Pid
 	return c.Process.Pid
+}
+
+// workspaceSrc declares the workspace src.
+func workspaceSrc(dir string) string {
+	return fmt.Sprintf("[workspaces.src]\npath = %q\nread_only = false\n", dir)
+}
+
+// vaulted starts a palyrad with a vault, which has the token, and a workspace src. It returns the
+// workspace's folder.
+func (b *bench) vaulted() (workspace string) {
+	b.t.Helper()
+	b.socket = filepath.Join(b.home, "p.sock")
+	key := filepath.Join(b.t.TempDir(), "vault.key")
+	b.ctl("vault", "init", "--state", b.records(), "--key", key)
+	workspace = filepath.Join(b.t.TempDir(), "src")
+	if err := os.Mkdir(workspace, 0o777); err != nil {
+		b.t.Fatal(err)
+	}
+	b.daemon(fmt.Sprintf("vault.identity = %q", key), workspaceSrc(workspace))
+	b.registered()
+	return workspace
 }
 
 // TestDaemon: calls of a palyrad share one palyra-egress, and nothing in it; when it dies, the calls that

@@ -72,12 +72,13 @@ type bench struct {
 	t    *testing.T
 	w    *world.World
 	home string
-	// socket is where a palyrad makes the calls, "" if palyra does.
+	// socket is where a palyrad makes the calls, "" if palyra does, and serves its process id.
 	socket string
+	serves int
 }
 
 // in is b for a subtest.
-func (b *bench) in(t *testing.T) *bench { return &bench{t, b.w, b.home, b.socket} }
+func (b *bench) in(t *testing.T) *bench { return &bench{t, b.w, b.home, b.socket, b.serves} }
 
 func begun(t *testing.T) *bench {
 	t.Helper()
@@ -167,13 +168,16 @@ func (b *bench) start(hosts []string, more []string, argv ...string) running {
 	}}
 }
 
-// trust is where the keys are that sign b's receipts.
-func (b *bench) trust() string {
+// records is where palyra, or palyrad, keeps its journal and all else.
+func (b *bench) records() string {
 	if b.socket != "" {
-		return filepath.Join(b.home, "daemon", "trust")
+		return filepath.Join(b.home, "daemon")
 	}
-	return filepath.Join(b.home, "state", "palyra", "trust")
+	return filepath.Join(b.home, "state", "palyra")
 }
+
+// trust is where the keys are that sign b's receipts.
+func (b *bench) trust() string { return filepath.Join(b.records(), "trust") }
 
 // read verifies a receipt, and takes from it what the tests look at.
 func (b *bench) read(receipt string, r *call) {

@@ -32,7 +32,12 @@ func (b *bench) registered() {
 		b.t.Fatal(err)
 	}
 	b.w.Want(token)
-	for _, args := range [][]string{{"vault", "init"}, {"vault", "set", "--file", b.write("../token.txt", token), "vault://global/token"}} {
+	file := b.write("../token.txt", token)
+	defer os.Remove(file)
+	for _, args := range [][]string{{"vault", "init"}, {"vault", "set", "--file", file, "vault://global/token"}} {
+		if b.socket != "" && args[1] == "init" { // before it began
+			continue
+		}
 		if out, err := b.outside(append([]string{palyra()}, args...)...); err != nil {
 			b.t.Fatalf("palyra %q: %v\n%s", args, err, out)
 		}
@@ -137,7 +142,7 @@ func has(authorization, token string) bool {
 	return strings.Contains(value, token)
 }
 
-// cell returns the processes of the cell that a palyra's call runs in, palyra-cell among them.
+// cell returns the processes of the cells of a palyra's calls, or palyrad's, palyra-cell among them.
 func (b *bench) cell(palyra int) (pids []int) {
 	b.t.Helper()
 	all, err := seek.Below(palyra)
@@ -173,11 +178,17 @@ const rememberEverything = `git -c credential.helper='!f() { echo username=x; ec
 // the files that they are shown, in its output, in the files that are left and in palyra's records.
 func (b *bench) look(more []string, argv ...string) map[string][]string {
 	b.t.Helper()
-	found, v := make(map[string][]string), seek.For(token)
 	ws := filepath.Join(b.t.TempDir(), "src")
 	if err := os.Mkdir(ws, 0o777); err != nil {
 		b.t.Fatal(err)
 	}
+	return b.lookAt(ws, func() running { return b.start(nil, append([]string{"--workspace", ws}, more...), argv...) })
+}
+
+// lookAt is look for a call that begin begins, in the workspace ws.
+func (b *bench) lookAt(ws string, begin func() running) map[string][]string {
+	b.t.Helper()
+	found, v := make(map[string][]string), seek.For(token)
 	files := func(place, dir string, least int) {
 		f, read, err := v.Files(dir)
 		if read < least || err != nil {
@@ -187,11 +198,17 @@ func (b *bench) look(more []string, argv ...string) map[string][]string {
 	}
 	held, release := b.w.Hold()
 	defer release()
-	r := b.start(nil, append([]string{"--workspace", ws}, more...), argv...)
-	over := make(chan *call, 1)
+	r := begin()
+	over, waits := make(chan *call, 1), make(chan struct{})
 	go func() { over <- r.wait() }()
-	b.w.Until(func() bool { return held() > 0 || len(over) > 0 })
-	if len(over) == 0 {
+	go func() { // until it waits, or the test is over
+		b.w.Until(func() bool { return held() > 0 })
+		close(waits)
+	}()
+	select {
+	case c := <-over:
+		b.t.Fatalf("it ended before it waited: %s", c)
+	case <-waits:
 		for _, pid := range b.cell(r.pid) {
 			m, read, err := v.Memory(pid)
 			if err != nil || read == 0 {
@@ -199,7 +216,7 @@ func (b *bench) look(more []string, argv ...string) map[string][]string {
 			}
 			found["memory"] = append(found["memory"], m...)
 		}
-		program := slices.Max(b.cell(r.pid))
+		program := b.holding(r.pid)
 		for _, dir := range []string{"/workspace", "/tmp", "/dev/shm", "/etc"} {
 			files("shown", "/proc/"+strconv.Itoa(program)+"/root"+dir, 3)
 		}
@@ -211,8 +228,20 @@ func (b *bench) look(more []string, argv ...string) map[string][]string {
 	}
 	found["output"] = v.In([]byte(c.stdout + c.stderr))
 	files("left", ws, 10)
-	files("records", filepath.Join(b.home, "state"), 5)
+	files("records", b.records(), 5)
 	return found
+}
+
+// holding is the process of a cell that asks for /hold. palyrad has cells of no call, too.
+func (b *bench) holding(palyra int) int {
+	b.t.Helper()
+	for _, pid := range b.cell(palyra) {
+		if name, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm"); err == nil && string(name) == "curl\n" {
+			return pid
+		}
+	}
+	b.t.Fatal("no process of the cell waits")
+	return 0
 }
 
 // TestNowhere: while a program uses the token, and when it's over, no process of its cell, no file

@@ -143,6 +143,7 @@ func (w *World) private() http.Handler {
 	mux.HandleFunc("/mod/", modules)
 	mux.HandleFunc("/simple/", w.simple)
 	mux.HandleFunc("/npm/", registry)
+	mux.HandleFunc("/mcp/{kind}", w.mcp)
 	mux.HandleFunc("/echo", func(out http.ResponseWriter, r *http.Request) {
 		out.Header().Set("X-Echo", r.Header.Get("Authorization"))
 		fmt.Fprintf(out, "%s\n", r.Header.Get("Authorization"))

@@ -234,6 +234,7 @@ func (w *World) handler() http.Handler {
 	mux.HandleFunc("/repo.git/", w.git)
 	mux.HandleFunc("/mod/", modules)
 	mux.HandleFunc("/simple/", w.simple)
+	mux.HandleFunc("/mcp/{kind}", w.mcp)
 	mux.Handle("/private/", w.private())
 	return w.noted(mux)
 }

@@ -31,11 +31,11 @@
 //
 //	53    names; Resolver is the server, with TCP as well
 //	80    HTTP: / says who was asked and where, /bytes/N, /forever, /sum of what is put, /to?URL redirects,
-//	      /hold answers when the test says so; DNS at /dns-query
+//	      /hold answers when the test says so; DNS at /dns-query; servers of MCP at /mcp (mcp.go)
 //	      and what means no good to a client: /hops/N, /again, /stories, /tomorrow, /bomb, /echo (pages.go)
 //	443   the same as HTTPS, HTTP/1.1 and HTTP/2, for every name below example; git at /repo.git,
 //	      Go modules at /mod, a Python package at /simple; below /private the same, an npm registry,
-//	      a model and an echo, for those with the token of [World.Want]
+//	      a server of MCP, a model and an echo, for those with the token of [World.Want]
 //	7     echoes what it read once the client has closed its side: half-closed connections
 //	9     accepts, and never speaks
 //	19    speaks for ever
@@ -145,6 +145,7 @@ type World struct {
 	held     chan struct{}     // closed when requests for /hold are answered; nil until Hold
 	holding  int               // requests that wait for it
 	heard    []said            // in the order of arrival
+	sessions sessions          // of the servers of MCP
 	token    string            // what is private wants it; "" for none
 	changed  chan struct{}     // closed and made anew at each change
 }

@@ -63,6 +63,8 @@ type Config struct {
 	Tools kernel.Tools
 	// Workspaces are the folders that servers can see.
 	Workspaces map[string]tool.Workspace
+	// Fetch is the absolute path of palyra-fetch. Default: none, and no server is reached over HTTP.
+	Fetch string
 	// Version is told to servers.
 	Version string
 	// Idle is how long a server that isn't asked goes on. Default: 15 minutes.
@@ -184,8 +186,14 @@ func (g *Gateway) program(row *store.Server) (*kernel.Expansion, error) {
 	if err != nil {
 		return nil, err
 	}
-	x := &kernel.Expansion{Argv: s.Argv, Env: s.Env, Mounts: s.Mounts, EgressHosts: s.EgressHosts, TierFloor: tier.C,
+	x := &kernel.Expansion{Argv: s.Argv, Env: s.Env, Mounts: s.Mounts, EgressHosts: s.EgressHosts, EgressInspect: s.EgressInspect, EgressSecrets: s.EgressSecrets, TierFloor: tier.C,
 		Limits: isolate.Limits{Wall: time.Hour, CPU: time.Hour, Memory: s.Memory, PIDs: s.PIDs, Output: 256 << 20}}
+	if s.URL != "" {
+		if x.Argv, err = g.remote(row.Name, &s); err != nil {
+			return nil, err
+		}
+		x.LeaveOperands = true
+	}
 	if s.LifeMS > 0 {
 		x.Limits.Wall = time.Duration(s.LifeMS) * time.Millisecond
 	}
@@ -396,7 +404,9 @@ func (g *Gateway) end(which func(*serving) bool, why string) {
 	}
 	g.mu.Unlock()
 	for _, s := range chosen {
-		s.fail(s.fault(fault.Unavailable, "server_died", "%s", why))
+		s.mu.Lock()
+		s.dismissLocked(s.fault(fault.Unavailable, "server_died", "%s", why))
+		s.mu.Unlock()
 	}
 }
 
@@ -522,7 +532,7 @@ func (s *serving) use(n int, idle time.Duration) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			if s.users == 0 {
-				s.failLocked(s.fault(fault.Unavailable, "server_died", "it was ended because nobody asked it"))
+				s.dismissLocked(s.fault(fault.Unavailable, "server_died", "it was ended because nobody asked it"))
 			}
 		})
 	case s.users == 0:

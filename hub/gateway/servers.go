@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -48,28 +49,29 @@ func (g *Gateway) Row(n hub.NewServer, by string) (*store.Server, error) {
 			return nil, bad("a mount is an absolute path, not %.80q", m)
 		}
 	}
+	if s.URL != "" || len(s.Headers) > 0 {
+		if err := checkRemote(s, bad); err != nil {
+			return nil, err
+		}
+	}
 	switch {
 	case len(n.Name) < 1 || len(n.Name) > maxName || strings.Trim(n.Name, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" || n.Name[0] == '-':
 		return nil, bad("a name has 1 to %d of a-z, 0-9 and -, and doesn't begin with -", maxName)
-	case len(s.Argv) == 0 || s.Argv[0] == "":
+	case s.URL == "" && (len(s.Argv) == 0 || s.Argv[0] == ""):
 		return nil, bad("no program is named")
-	case s.Workspace == "" && strings.Contains(s.Argv[0], "/") && s.Argv[0][0] != '/':
+	case s.URL == "" && s.Workspace == "" && strings.Contains(s.Argv[0], "/") && s.Argv[0][0] != '/':
 		return nil, bad("without a workspace the program is a name for the search path or an absolute path")
 	case s.ReadOnly && s.Workspace == "":
 		return nil, bad("read_only needs a workspace")
 	case s.Network != "" && s.Network != policy.NetworkFresh && s.Network != policy.NetworkLoopback && s.Network != policy.NetworkVoid:
 		return nil, bad("no network %.40q", s.Network)
-	case len(s.EgressHosts) > 0 && s.Network != "" && s.Network != policy.NetworkLoopback:
+	case len(s.EgressHosts)+len(s.EgressInspect)+len(s.EgressSecrets) > 0 && s.Network != "" && s.Network != policy.NetworkLoopback:
 		return nil, bad("a server with egress_hosts has a network of its own, with 127.0.0.1 and ::1: leave network out")
 	case s.Memory < 0 || s.PIDs < 0 || s.TimeoutMS < 0 || s.LifeMS < 0 || s.TimeoutMS > maxLife || s.LifeMS > maxLife:
 		return nil, bad("a limit is out of bounds")
 	}
-	if len(s.EgressHosts) > 0 {
-		rules, err := egress.ParseRules(s.EgressHosts)
-		if err != nil {
-			return nil, err
-		}
-		s.EgressHosts = rules.Strings()
+	if err := spellHosts(s); err != nil {
+		return nil, err
 	}
 	if _, ok := g.cfg.Workspaces[s.Workspace]; !ok && s.Workspace != "" {
 		return nil, fault.New(fault.Usage, "not_found", op, errors.New("the operator declared none of this name"))
@@ -82,6 +84,35 @@ func (g *Gateway) Row(n hub.NewServer, by string) (*store.Server, error) {
 		return nil, fault.New(fault.Usage, "too_large", op, fmt.Errorf("a description of %d bytes, limit %d", len(b), maxSpec))
 	}
 	return &store.Server{Name: n.Name, Spec: b, AddedBy: by}, nil
+}
+
+// spellHosts gives hosts, rules and uses their one spelling. A list of hosts keeps its name: what it
+// has is looked up for each call.
+func spellHosts(s *hub.ServerSpec) error {
+	var hosts, lists []string
+	for _, h := range s.EgressHosts {
+		if name, list := strings.CutPrefix(h, "@"); list && egress.ListName(name) {
+			lists = append(lists, h)
+		} else {
+			hosts = append(hosts, h)
+		}
+	}
+	rules, err := egress.ParseRules(hosts)
+	if err != nil {
+		return err
+	}
+	inspect, err := egress.ParseInspects(s.EgressInspect)
+	if err != nil {
+		return err
+	}
+	uses, err := egress.ParseUses(s.EgressSecrets)
+	if err != nil {
+		return err
+	}
+	slices.Sort(lists)
+	s.EgressHosts = append(slices.Compact(lists), rules.Strings()...)
+	s.EgressInspect, s.EgressSecrets = egress.Strings(inspect), egress.Strings(uses)
+	return nil
 }
 
 func spec(row *store.Server) (s hub.ServerSpec, err error) {
@@ -119,11 +150,11 @@ func Of(row *store.Server) (hub.Server, error) {
 		return v, err
 	}
 	if len(row.Listed) > 0 {
-		v.ListedDigest = digestOf(v.Listed)
+		v.ListedDigest = digestOf(row.Spec, v.Listed)
 	}
 	if row.AcceptedBy != "" {
 		v.Accepted, v.State = &row.AcceptedAt, hub.ServerAccepted
-		if v.ListedDigest != digestOf(v.Tools) {
+		if v.ListedDigest != digestOf(row.Spec, v.Tools) {
 			v.State = hub.ServerChanged
 		}
 	}

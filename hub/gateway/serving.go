@@ -127,6 +127,20 @@ func (s *serving) failLocked(err error) {
 	}
 }
 
+// farewell is how long a server that did nothing wrong has to end when its input does, as the protocol
+// wants it: one that is reached over HTTP ends its session meanwhile.
+const farewell = 3 * time.Second
+
+// dismissLocked is failLocked for such a server.
+func (s *serving) dismissLocked(err error) {
+	end := s.cancel
+	s.cancel = nil
+	s.failLocked(err)
+	if end != nil {
+		time.AfterFunc(farewell, func() { end(err) }) // no more than a cancel of what may be over
+	}
+}
+
 // died says why the server can't be asked.
 func (s *serving) died() error {
 	s.mu.Lock()
@@ -352,7 +366,12 @@ func (s *serving) begin(ctx context.Context, version string) error {
 	var hello struct {
 		ProtocolVersion string `json:"protocolVersion"`
 	}
-	if r.Error != nil || json.Unmarshal(r.Result, &hello) != nil || !slices.Contains(versions, hello.ProtocolVersion) {
+	if r.Error != nil {
+		err := s.wrong("it refuses to begin: %s", said(r.Error))
+		s.fail(err)
+		return err
+	}
+	if json.Unmarshal(r.Result, &hello) != nil || !slices.Contains(versions, hello.ProtocolVersion) {
 		err := s.wrong("it speaks none of the versions %s: %.200s", strings.Join(versions, ", "), text(r))
 		s.fail(err)
 		return err
@@ -404,6 +423,17 @@ func (s *serving) list(ctx context.Context) (list []hub.ServerTool, err error) {
 	defer s.mu.Unlock()
 	s.tools = list
 	return list, nil
+}
+
+// said quotes what an error of JSON-RPC says.
+func said(b json.RawMessage) string {
+	var e struct {
+		Message string `json:"message"`
+	}
+	if json.Unmarshal(b, &e) != nil || e.Message == "" {
+		return fmt.Sprintf("%.400q", b)
+	}
+	return fmt.Sprintf("%.400q", e.Message)
 }
 
 // text quotes a reply for an error.

@@ -167,12 +167,13 @@ func add(list []hub.ServerTool, page []json.RawMessage) ([]hub.ServerTool, error
 	return list, nil
 }
 
-// digestOf names a list of tools, in whatever order the server has them.
-func digestOf(list []hub.ServerTool) canon.Digest {
+// digestOf names a list of tools, in whatever order the server has them, and the server: tools that
+// are accepted are those of one program, or URL, with its hosts and secrets.
+func digestOf(spec []byte, list []hub.ServerTool) canon.Digest {
 	list = slices.Clone(list)
 	slices.SortFunc(list, func(a, b hub.ServerTool) int { return strings.Compare(a.Name, b.Name) })
 	var b strings.Builder
-	b.WriteString("palyra mcp tools v1\n")
+	b.WriteString("palyra mcp tools v2\n" + canon.Sum(spec).String() + "\n")
 	for _, t := range list {
 		b.WriteString(t.Name + " " + t.Pin.String() + "\n")
 	}

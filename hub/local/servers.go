@@ -90,6 +90,9 @@ func (h *Hub) addServer(ctx context.Context, c hub.Caller, n hub.NewServer) (hub
 		return hub.Server{}, err
 	}
 	row, err := h.cfg.Gateway.Row(n, c.User)
+	if err == nil {
+		_, err = h.k.PolicySet().ExpandHosts(n.Spec.EgressHosts) // each call does it anew
+	}
 	if err != nil {
 		return hub.Server{}, err
 	}

@@ -78,15 +78,17 @@ never through the agent.`,
 			Examples: []command.Example{
 				{Line: "palyra mcp serve --print --workspace src", Does: "prints what stands in an agent's MCP configuration"},
 				{Line: "palyra mcp serve --token-file agent.token", Does: "serves with the rights of a token"}}},
-		{Name: "mcp add", Operands: "NAME COMMAND [ARG...]", Min: 2, Max: -1, Short: "add an MCP server that runs in a cell, behind palyrad",
+		{Name: "mcp add", Operands: "NAME {COMMAND [ARG...] | URL}", Min: 2, Max: -1, Short: "add an MCP server that runs in a cell, behind palyrad",
 			Long: `
 COMMAND, behind --, is a server that speaks the Model Context Protocol on its
-standard input and output. It is started for the first call in a session and ends
+standard input and output. URL is one that is reached over HTTP: its program is
+palyra-fetch, in a cell that leads to that host alone. It is started for the first call in a session and ends
 with it, in a cell that reaches no host but those of --egress; both its start and
 each call of its tools are decided by policy. Nothing is started now: palyra mcp
 accept NAME does, and shows its tools. Agents then find them at /mcp/NAME of palyrad
-and by palyra mcp serve --server NAME. Values of --env are seen by policy, approvers
-and the journal.`,
+and by palyra mcp serve --server NAME. Values of --env and --header are seen by
+policy, approvers and the journal: a token goes into the vault, and --egress-secret
+has it sent.`,
 			Program: Client,
 			Flags: []command.Flag{
 				{Name: "workspace", Arg: "NAME", Help: "a workspace of palyrad's configuration that it sees"},
@@ -94,12 +96,17 @@ and the journal.`,
 				{Name: "mount", Arg: "DIR", Help: "a further folder of the host, read-only, at its own path;\nmay be given more than once", Repeat: true},
 				{Name: "env", Arg: "NAME=VALUE", Help: "a variable; may be given more than once", Repeat: true},
 				{Name: "network", Arg: "MODE", Help: "fresh, loopback or void (default fresh); none leads\nanywhere"},
-				{Name: "egress", Arg: "HOST[:PORT]", Help: "a host that it may reach, as with palyra exec; may be\ngiven more than once", Repeat: true},
+				{Name: "egress", Arg: "HOST[:PORT]", Help: "a host that it may reach, or @LIST, as with palyra exec;\nmay be given more than once", Repeat: true},
+				{Name: "inspect", Arg: "RULE", Help: "requests that it may make, as with palyra exec; may be\ngiven more than once", Repeat: true},
+				{Name: "egress-secret", Arg: "USE", Help: "a secret that is put into its requests, as with palyra\nexec; may be given more than once", Repeat: true},
+				{Name: "header", Arg: "NAME: VALUE", Help: "sent to URL with each request; may be given more than\nonce", Repeat: true},
+				{Name: "transport", Arg: "NAME", Help: "http or stdio; the words say which it is anyway"},
 				{Name: "memory", Arg: "SIZE", Help: "memory limit (default 1GiB)", Parse: command.Size},
 				{Name: "pids", Arg: "N", Help: "limit of processes and threads (default 256)", Parse: command.Count(1 << 16)},
 				{Name: "timeout", Arg: "D", Help: "for the answer to a call (default 1m)", Parse: command.Duration},
 				{Name: "life", Arg: "D", Help: "of a started server (default 1h, which a run's budget\nbounds, too)", Parse: command.Duration}},
-			Examples: []command.Example{{Line: "palyra mcp add files --workspace src --mount /opt/mcp -- /opt/mcp/files /workspace", Does: "a server that is installed in /opt/mcp"}}},
+			Examples: []command.Example{{Line: "palyra mcp add files --workspace src --mount /opt/mcp -- /opt/mcp/files /workspace", Does: "a server that is installed in /opt/mcp"},
+				{Line: "palyra mcp add tracker https://mcp.example/v1 --egress-secret 'TOKEN=vault://global/tracker header:authorization mcp.example'", Does: "a server over HTTP, with a token that its program never has"}}},
 		{Name: "mcp ls", Program: Client, Short: "list the MCP servers",
 			Examples: []command.Example{{Line: "palyra mcp ls", Does: "names, states, how many tools"}}},
 		{Name: "mcp show", Program: Client, Operands: "NAME", Min: 1, Max: 1, Short: "show an MCP server and its accepted tools",
