@@ -32,7 +32,12 @@ type battery struct {
 	// cases that reach hosts. Other attempts run in the host's network.
 	inWorld func() (*world.Lent, error)
 
+	// value is the secret that cases 130 and 131 put into requests.
+	value string
+
 	mu sync.Mutex
+	// vaults are the state directories whose vault has it; guarded by mu.
+	vaults map[string]bool
 	// kept holds controls by case if they serve several runs, else it is nil; guarded by
 	// mu.
 	kept map[string]map[string]*observation
@@ -377,7 +382,7 @@ func setup(c config) (*battery, []*user, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	b := &battery{dir: dir, attack: filepath.Join(dir, "attack"), uid: c.uid, verbose: c.verbose, modes: c.modes}
+	b := &battery{value: newValue(), dir: dir, attack: filepath.Join(dir, "attack"), uid: c.uid, verbose: c.verbose, modes: c.modes}
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return nil, nil, err
 	}

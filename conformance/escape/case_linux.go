@@ -59,6 +59,8 @@ type options struct {
 	apart     bool     // and that call is of another session
 	session   string   // of the call, in its own network; "": none
 	egress    []string // the rules of hosts that the call may reach; it runs in the world, as its control does
+	inspect   []string // the rules about requests of that call
+	uses      []string // the secrets that are put into its requests
 	others    []string // those of the call beside it, which has a network of its own then; without egress this one is in the session's
 	env       []string // granted
 	hostEnv   []string // of the launcher

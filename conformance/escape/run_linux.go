@@ -132,6 +132,10 @@ func (o *outcome) observe(sc scene) *observation {
 	if obs.started && !ok && o.exit == exitRefused && bytes.Contains(o.stderr.kept, []byte("palyra: killed")) {
 		obs.outcome = "LIMIT"
 	}
+	// Palyra ended it for a placeholder that it brought where none belongs.
+	if obs.started && o.exit == exitRefused && bytes.Contains(o.stderr.kept, []byte("the placeholder of TOKEN was seen in ")) {
+		obs.outcome = tripped
+	}
 	// Refusing is more than not running: there has to be a reason.
 	if !obs.started && !o.hung && (o.exit == exitRefused || o.exit == exitDenied) && len(o.stderr.kept) > 0 {
 		obs.outcome = refused
@@ -144,6 +148,9 @@ func (o *outcome) observe(sc scene) *observation {
 	}
 	return obs
 }
+
+// tripped is the outcome of a run that a tripwire ended.
+const tripped = "TRIPPED"
 
 // sigsysText is the last word of a Go program whose system call the filter killed.
 var sigsysText = []byte("SIGSYS: bad system call")

@@ -97,6 +97,12 @@ func (p palyra) reaching(s *stage, o *options, argv []string) []string {
 	for _, r := range o.egress {
 		c = append(c, "--egress", r)
 	}
+	for _, r := range o.inspect {
+		c = append(c, "--inspect", r)
+	}
+	for _, u := range o.uses {
+		c = append(c, "--egress-secret", u)
+	}
 	for _, r := range o.others {
 		c = append(c, "--beside-egress", r)
 	}

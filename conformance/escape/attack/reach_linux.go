@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// reachProbes are cases 91 to 93 and 121 to 130: ways to a host that the call may not reach, and
+// reachProbes are cases 91 to 93 and 121 to 129: ways to a host that the call may not reach, and
 // what a call could do to the way of others.
 var reachProbes = map[string]probe{
 	"arrive":    arrive,
