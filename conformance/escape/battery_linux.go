@@ -73,6 +73,8 @@ const (
 	modeEgress = "egress"
 	// modePreflight: built for the call, in the host's network, with one port for TCP that no case uses.
 	modePreflight = "preflight"
+	// modeGateway: the cell of an MCP server behind palyrad, whose tool makes the attempt.
+	modeGateway = "gateway"
 )
 
 const (
@@ -82,7 +84,7 @@ const (
 )
 
 // modes are all of them.
-var modes = []string{modeCold, modeWarm, modeVoid, modeLoop, modeStaged, modeSession, modeTTY, modeEgress, modePreflight}
+var modes = []string{modeCold, modeWarm, modeVoid, modeLoop, modeStaged, modeSession, modeTTY, modeEgress, modePreflight, modeGateway}
 
 // record is the result of one case, tier and user.
 type record struct {
@@ -411,6 +413,12 @@ func setup(c config) (*battery, []*user, error) {
 		p.warm = filepath.Join(dir, "warm")
 		if err := b.build(p.warm, c.warm, "palyra/conformance/escape/warm"); err != nil {
 			return nil, nil, err
+		}
+		p.gate = filepath.Join(dir, "gate")
+		if slices.Contains(c.modes, modeGateway) && slices.ContainsFunc(cases(), func(ac attackCase) bool { return ac.hosts && selected(c.cases, &ac) }) {
+			if err := b.build(p.gate, c.gate, "palyra/conformance/escape/gate"); err != nil {
+				return nil, nil, err
+			}
 		}
 		b.sandbox = p
 	case "bwrap":

@@ -4,9 +4,9 @@
 // built for the call (cold), in one that was waiting (warm), in one in the
 // shared network namespace (void) and in one with a loopback interface that is up (loop);
 // where that may make a difference also with a staged workspace (staged), in the network
-// of a session, beside another cell of it (session), with a terminal of its own (tty), and in a
-// network where palyra-egress answers for a host (egress), and in the host's network, where it's held to
-// what holds there all the same (preflight).
+// of a session, beside another cell of it (session), with a terminal of its own (tty), in a
+// network where palyra-egress answers for a host (egress), in the host's network, where it's held to
+// what holds there all the same (preflight), and as a tool of an MCP server behind palyrad (gateway).
 //
 //	make build
 //	go run ./conformance/escape -out conformance/results/latest.json
@@ -51,6 +51,7 @@ type config struct {
 	palyra  string   // the binary under test; palyra-cell is looked for beside it
 	attack  string   // a built attack program; "" builds it
 	warm    string   // a built launcher with a pool; "" builds it
+	gate    string   // a built launcher over palyrad's gateway; "" builds it
 	sandbox string   // "palyra" or, for comparison, "bwrap"
 	cases   []string // "7", "7/chmod"; empty is all
 	tiers   []string
@@ -72,10 +73,11 @@ func main() {
 	flag.StringVar(&c.palyra, "palyra", "bin/palyra", "`FILE` under test")
 	flag.StringVar(&c.attack, "attack", "", "a built attack program `FILE`, where there is no go command")
 	flag.StringVar(&c.warm, "warm", "", "a built launcher with a pool `FILE`, where there is no go command")
+	flag.StringVar(&c.gate, "gate", "", "a built launcher over palyrad's gateway `FILE`, where there is no go command")
 	flag.StringVar(&c.sandbox, "sandbox", "palyra", "palyra, or bwrap as a comparison")
 	flag.StringVar(&cases, "case", "", "only these, by number or number/variant, separated by commas")
 	flag.StringVar(&tiers, "tier", "b,c", "only these tiers")
-	flag.StringVar(&modes, "mode", "cold,warm,void,loop,staged,session,tty,egress,preflight", "only these kinds of tier C cells")
+	flag.StringVar(&modes, "mode", "cold,warm,void,loop,staged,session,tty,egress,preflight,gateway", "only these kinds of tier C cells")
 	flag.IntVar(&c.jobs, "j", 4, "attempts at once, of those that do not disturb each other")
 	flag.StringVar(&users, "user", "root,unprivileged", "only these users; root is left out where we are not root")
 	flag.IntVar(&c.uid, "uid", 64321, "user id of the unprivileged user, where we are root")

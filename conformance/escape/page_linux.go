@@ -223,12 +223,12 @@ func writeClaims(b *strings.Builder) {
 	b.WriteString("\n")
 }
 
-// everywhere shortens a list of tiers and modes: all of them are nothing. Staged, session, tty and egress,
-// in which few cases run, stand only where the others aren't all there.
+// everywhere shortens a list of tiers and modes: all of them are nothing. Staged, session, tty, egress
+// and gateway, in which few cases run, stand only where the others aren't all there.
 func everywhere(where string) string {
 	list := strings.Split(where, ", ")
 	whole := slices.DeleteFunc(slices.Clone(list), func(w string) bool {
-		return slices.ContainsFunc([]string{modeStaged, modeSession, modeTTY, modeEgress, modePreflight}, func(m string) bool { return strings.HasSuffix(w, " "+m) })
+		return slices.ContainsFunc([]string{modeStaged, modeSession, modeTTY, modeEgress, modePreflight, modeGateway}, func(m string) bool { return strings.HasSuffix(w, " "+m) })
 	})
 	switch strings.Join(whole, ", ") {
 	case "tier b cold, tier c cold, tier c warm, tier c void, tier c loop":

@@ -20,6 +20,7 @@ var (
 type palyra struct {
 	binary string
 	cell   string // palyra-cell, for warm
+	gate   string // the launcher whose calls are an MCP server's
 	warm   string // the launcher with a pool and sessions, which can also approve
 }
 
@@ -85,7 +86,10 @@ func (o *options) reaches() bool { return len(o.egress)+len(o.others) > 0 }
 // it's in the session's network.
 func (p palyra) reaching(s *stage, o *options, argv []string) []string {
 	c := []string{p.binary, "exec"}
-	if s.mode == modeSession || o.beside != nil {
+	switch {
+	case s.mode == modeGateway:
+		c = []string{p.gate, "--palyra", p.binary}
+	case s.mode == modeSession || o.beside != nil:
 		c = []string{p.warm, "--cell", p.cell, "--in", "one"}
 	}
 	switch {

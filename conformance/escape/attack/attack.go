@@ -58,6 +58,13 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: attack PROBE [NAME=VALUE]... [-- COMMAND...]")
 		os.Exit(2)
 	}
+	if os.Args[1] == serveWord {
+		if err := serve(); err != nil {
+			fmt.Fprintf(os.Stderr, "attack: %v\n", err)
+			os.Exit(1)
+		}
+		return
+	}
 	p, ok := probes()[os.Args[1]]
 	if !ok {
 		fmt.Fprintf(os.Stderr, "attack: unknown probe %q\n", os.Args[1])
