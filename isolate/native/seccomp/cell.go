@@ -71,7 +71,7 @@ func Cell(o Options) Policy {
 	}
 	namespaces := o.Tier == tier.C
 	for _, rules := range [][]Rule{
-		allowedRules(), sendRules(namespaces && o.NoFastOpen), deniedRules(), processRules(o.ExecCookie), memoryRules(o.AllowUncounted, o.AllowShared), fileRules(namespaces),
+		allowedRules(), sendRules(namespaces && o.NoFastOpen), deniedRules(), processRules(o.ExecCookie, namespaces), memoryRules(o.AllowUncounted, o.AllowShared), fileRules(namespaces),
 		socketRules(o.NoPair, namespaces, namespaces && o.AllowInet, namespaces && o.AllowUnix, o.AllowUncounted),
 		objectRules(namespaces, namespaces && o.AllowIPC), limitRules(), viewRules(namespaces),
 		metadataRules(namespaces || o.AllowPathMetadata && !o.ReadOnly, o.ReadOnly && !namespaces),

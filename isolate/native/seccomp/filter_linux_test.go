@@ -205,8 +205,6 @@ func denials(t *testing.T) []call {
 		{Name: "sched_setscheduler", Args: [6]uintptr{0, 2 | 0x40000000, bad}, Want: eperm},
 		{Name: "sched_setscheduler", Args: [6]uintptr{0, 6 | x, bad}, Want: eperm},
 		{Name: "sched_setattr", Args: [6]uintptr{0, bad, 0xffff}, Want: eperm},
-		{Name: "prctl", Args: [6]uintptr{1, 0}, Want: eperm},               // PR_SET_PDEATHSIG 0
-		{Name: "prctl", Args: [6]uintptr{1 | x, 15}, Want: eperm},          // high bits set
 		{Name: "prctl", Args: [6]uintptr{0x59616d61, 0x7fff}, Want: eperm}, // PR_SET_PTRACER
 		{Name: "prctl", Args: [6]uintptr{35, 0xffff, 1}, Want: eperm},      // PR_SET_MM
 		{Name: "prctl", Args: [6]uintptr{67, 0}, Want: eperm},              // PR_SET_MEMORY_MERGE
@@ -285,6 +283,8 @@ func TestDenied(t *testing.T) {
 		{Name: "socket", Args: [6]uintptr{2, 1, 0}, Want: eafnosupport},
 		{Name: "socket", Args: [6]uintptr{1, 1, 0}, Want: eafnosupport},
 		{Name: "socketpair", Args: [6]uintptr{1, 2, 0, bad}, Want: eafnosupport},
+		{Name: "prctl", Args: [6]uintptr{1, 0}, Want: eperm},          // PR_SET_PDEATHSIG 0
+		{Name: "prctl", Args: [6]uintptr{1 | 1<<32, 15}, Want: eperm}, // high bits set
 		{Name: "connect", Args: [6]uintptr{bad}, Want: eperm},
 		{Name: "bind", Args: [6]uintptr{bad}, Want: eperm},
 		{Name: "pidfd_open", Args: [6]uintptr{1, 0xffff}, Want: eperm},

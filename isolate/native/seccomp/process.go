@@ -51,7 +51,7 @@ var prctlAllowed = []uint64{
 
 // prctl operations that are refused by name. All others do not exist here.
 var prctlDenied = []uint64{
-	1,      // PR_SET_PDEATHSIG: would let the first process outlive palyra-cell
+	1,      // PR_SET_PDEATHSIG: at tier B it would let the program outlive its reaper
 	26,     // PR_SET_TSC
 	28,     // PR_SET_SECUREBITS
 	31, 32, // PR_TASK_PERF_EVENTS_*
@@ -67,7 +67,7 @@ var prctlDenied = []uint64{
 	0x59616d61, // PR_SET_PTRACER
 }
 
-func processRules(cookie uint64) []Rule {
+func processRules(cookie uint64, namespaces bool) []Rule {
 	execveat := Rule{Calls: []string{"execveat"}, Else: Errno(ENOSYS),
 		Why: "only the cell's last step, which knows the cookie; fexecve falls back to execve"}
 	if cookie != 0 {
@@ -84,11 +84,18 @@ func processRules(cookie uint64) []Rule {
 	closeRange.Clauses = append(closeRange.Clauses, when(Errno(EINVAL), anyBit(2, closeUnshare)))
 	clone.Why += "; a thread has the descriptors of its process, where they are counted"
 	clone.Clauses = append(clone.Clauses, when(Errno(EPERM), masked(0, cloneThread|cloneFiles, cloneThread)))
+	death := when(Allow, is(0, 1), is(1, sigKill)) // PR_SET_PDEATHSIG that cannot weaken
+	if namespaces {
+		// The end of the reaper, the first process of the PID namespace, ends all others. The program has
+		// no death signal of its own there, and can't change the reaper's. Codex sets SIGTERM for what it
+		// starts, and starts nothing where that's refused.
+		death = when(Allow, is(0, 1))
+	}
 	return []Rule{
 		execveat, clone, closeRange,
 		{Calls: []string{"prctl"}, Else: Errno(EINVAL), // what a kernel without the operation says
 			Clauses: []Clause{
-				when(Allow, is(0, 1), is(1, sigKill)), // PR_SET_PDEATHSIG that cannot weaken
+				death,
 				when(Allow, is(0, prctlAllowed...)),
 				when(Errno(EPERM), is(0, prctlDenied...)),
 			},

@@ -401,8 +401,11 @@ func TestCell(t *testing.T) {
 		{c, "personality", [6]uint64{0}, Allow},
 		{c, "personality", [6]uint64{high | 0xffffffff}, Allow},
 		{c, "personality", [6]uint64{8}, Errno(EPERM)}, // PER_LINUX32
-		{c, "prctl", [6]uint64{1, 0}, Errno(EPERM)},
-		{c, "prctl", [6]uint64{1, 9}, Allow},
+		{c, "prctl", [6]uint64{1, 0}, Allow},
+		{c, "prctl", [6]uint64{1, 15}, Allow},
+		{b, "prctl", [6]uint64{1, 0}, Errno(EPERM)},
+		{b, "prctl", [6]uint64{1, 15}, Errno(EPERM)},
+		{b, "prctl", [6]uint64{1, 9}, Allow},
 		{c, "prctl", [6]uint64{high | 15}, Allow},
 		{c, "prctl", [6]uint64{21}, Allow},            // PR_GET_SECCOMP
 		{c, "prctl", [6]uint64{22, 2}, Errno(EINVAL)}, // PR_SET_SECCOMP
