@@ -45,6 +45,11 @@ func (s *sealed) takeCaches(state, who, session string) error {
 			return err
 		}
 		s.caches = append(s.caches, got)
+		if name == isolate.CacheHome && len(s.home) > 0 {
+			if err := got.Fill(s.home); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	vocabulary "palyra/call"
 	"palyra/internal/fault"
 	"palyra/isolate"
+	"palyra/isolate/cache"
 	"palyra/isolate/stage"
 	"palyra/isolate/tier"
 	"palyra/kernel/capsule"
@@ -59,6 +60,9 @@ type Proposal struct {
 	// Caches are names of folders that the program writes and later calls of the same principal
 	// and workspace find again, at /caches/NAME; "tmp" is /tmp, of the session. They need tier C and a workspace.
 	Caches []string `json:"caches,omitempty"`
+	// Home are files that a cache "home" gets, each if it has none of the name. They aren't in the
+	// capsule, as nothing in a cache is: an earlier call may have left others.
+	Home []cache.File `json:"-"`
 
 	// Secrets are "NAME=vault://SCOPE/KEY": the program reads the newest version's value in the file
 	// /run/secrets/NAME. They need tier C.

@@ -46,6 +46,7 @@ type sealed struct {
 	layer        *sharedLayer    // of a staged workspace; see staged.go
 	layers       *layers         // that it is one of
 	caches       []*cache.Cache  // see caches.go
+	home         []cache.File    // what a cache "home" gets
 	secrets      []*os.File      // their values, from openSecrets until the run is over
 	placeholders []placeholder   // of uses, from spec on
 	ownLayer     bool            // it was made for this call
@@ -61,7 +62,7 @@ type sealed struct {
 // none); known has the digests that needn't be computed again, and may be nil. hold pays for
 // the copies and is released with them.
 func sealWith(ctx context.Context, p *Proposal, stdin io.Reader, state string, known *digests.Cache, hold *budget.Hold) (_ *sealed, err error) {
-	s := &sealed{hold: hold}
+	s := &sealed{hold: hold, home: slices.Clone(p.Home)}
 	if p.tool != nil {
 		s.effect = p.tool.Effect
 	}

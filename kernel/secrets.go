@@ -49,7 +49,12 @@ func (k *Kernel) findSecrets(ctx context.Context, p *Proposal) error {
 		if err != nil {
 			return i, record, err
 		}
-		if i, record, err = v.Find(ctx, ref, 0); err == nil && i.Expired() {
+		i, record, err = v.Find(ctx, ref, 0)
+		if fault.KindOf(err) == fault.NotFound {
+			err = fault.New(fault.NotFound, "not_found", fmt.Sprintf("find secret %q", ref), errors.New("the vault has none of the name")).
+				WithHint(fmt.Sprintf("palyra vault set --file FILE %s keeps one, palyra vault ls lists those that are there", ref))
+		}
+		if err == nil && i.Expired() {
 			err = fault.New(fault.Refused, "secret_expired", fmt.Sprintf("find secret %q", ref), fmt.Errorf("version %d has expired", i.Version)).
 				WithHint("palyra vault set gives the secret a new version")
 		}

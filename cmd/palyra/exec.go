@@ -23,12 +23,19 @@ import (
 	"palyra/cmd/internal/terminal"
 	"palyra/crypt/receipt"
 	"palyra/internal/fault"
+	"palyra/isolate/cache"
 	"palyra/isolate/tier"
 	"palyra/kernel"
 )
 
 // exec is palyra exec: flags become a proposal, an outcome becomes a status.
 func (a *app) exec(ctx context.Context, inv *command.Invocation) int {
+	return a.execute(ctx, inv, nil, func(*kernel.Outcome) {})
+}
+
+// execute is exec with files for the program's HOME, if that's a cache, and with words to say after
+// the call.
+func (a *app) execute(ctx context.Context, inv *command.Invocation, home []cache.File, say func(*kernel.Outcome)) int {
 	lavish()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -55,7 +62,7 @@ func (a *app) exec(ctx context.Context, inv *command.Invocation) int {
 	kept, err := receiptfile.Open(command.Value(inv, "receipt", ""))
 	if err == nil {
 		defer kept.Close()
-		out, set, err = a.call(ctx, inv, stdio)
+		out, set, err = a.call(ctx, inv, stdio, home)
 	}
 	status := execStatus(ctx, out, err)
 	fix := ""
@@ -64,6 +71,7 @@ func (a *app) exec(ctx context.Context, inv *command.Invocation) int {
 			fix = set.Fix(*out.Question)
 		}
 		io.WriteString(a.stderr, told(out, set, fix, again(inv)))
+		say(out)
 		if werr := kept.Keep(out.Receipt, out.LogIndex, 0o644); werr != nil {
 			err, status = errors.Join(err, werr), execRefused
 		}
@@ -88,11 +96,12 @@ func lavish() {
 }
 
 // call opens the kernel and makes the one call.
-func (a *app) call(ctx context.Context, inv *command.Invocation, stdio kernel.IO) (*kernel.Outcome, *policy.Set, error) {
+func (a *app) call(ctx context.Context, inv *command.Invocation, stdio kernel.IO, home []cache.File) (*kernel.Outcome, *policy.Set, error) {
 	p, stdin, err := a.proposal(inv)
 	if err != nil {
 		return nil, nil, err
 	}
+	p.Home = home
 	stdio.Stdin = a.keys(stdin)
 	state, err := stateDir(command.Value(inv, "state", ""), a.getenv)
 	if err != nil {

@@ -137,12 +137,14 @@ func (a *app) becomes(program string, args []string) int {
 // table because they print from it, and because a test can compare a table of data with the
 // documents.
 func (a *app) dispatch(ctx context.Context, inv *command.Invocation) int {
-	if inv.Command.Name != local.Exec.Name { // which waits when it has to
+	if inv.Command.Name != local.Exec.Name && inv.Command.Name != "run" { // which wait when they have to
 		a.armed()
 	}
 	switch inv.Command.Name {
 	case "exec":
 		return a.exec(ctx, inv)
+	case "run":
+		return a.runAgent(ctx, inv)
 	case "attest verify":
 		return a.admin(inv, "attest.verify", a.attestVerify)
 	case "attest show":

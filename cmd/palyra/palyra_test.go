@@ -126,7 +126,7 @@ func TestBecomes(t *testing.T) {
 func TestHelpStatesDefaults(t *testing.T) {
 	tab := local.Table()
 	d := kernel.DefaultLimits()
-	for name, want := range map[string]any{"timeout": d.Wall, "cpu": d.CPU, "memory": d.Memory, "max-output": d.Output, "max-file": d.FileSize, "pids": d.PIDs} {
+	for name, want := range map[string]any{"timeout": d.Wall, "cpu": d.CPU, "memory": d.Memory, "max-output": d.Output, "max-file": d.FileSize, "pids": d.PIDs, "disk": d.Disk, "files": d.Inodes} {
 		for _, f := range tab.Find("exec").Flags {
 			if f.Name != name {
 				continue

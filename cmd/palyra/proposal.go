@@ -38,6 +38,8 @@ func (a *app) proposal(inv *command.Invocation) (*kernel.Proposal, io.Reader, er
 			PIDs:     command.Value(inv, "pids", int64(0)),
 			Output:   command.Value(inv, "max-output", int64(0)),
 			FileSize: command.Value(inv, "max-file", int64(0)),
+			Disk:     command.Value(inv, "disk", int64(0)),
+			Inodes:   command.Value(inv, "files", int64(0)),
 		},
 	}
 	if w, ok := command.Value(inv, "workspace", programs.Workspace{}), inv.Has("workspace"); ok {

@@ -236,7 +236,13 @@ func (w *World) handler() http.Handler {
 	mux.HandleFunc("/simple/", w.simple)
 	mux.HandleFunc("/mcp/{kind}", w.mcp)
 	mux.Handle("/private/", w.private())
-	return w.noted(mux)
+	return w.noted(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+		if h := w.handlerOf(r.Host); h != nil {
+			h.ServeHTTP(out, r)
+			return
+		}
+		mux.ServeHTTP(out, r)
+	}))
 }
 
 type zeros struct{}

@@ -271,7 +271,7 @@ func certify(dir string) error {
 	// Clients differ in what a wildcard below a top-level domain is worth, so each name stands alone.
 	leaf := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "packages.example"}, NotBefore: from, NotAfter: to,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		DNSNames: []string{"packages.example", "git.example", "other.example", "six.example", "*.cdn.example"}, IPAddresses: []net.IP{net.ParseIP(Web), net.ParseIP(Web6)}}
+		DNSNames: []string{"packages.example", "git.example", "other.example", "six.example", "*.cdn.example", "model.example", "api.anthropic.com", "api.openai.com"}, IPAddresses: []net.IP{net.ParseIP(Web), net.ParseIP(Web6)}}
 	caDER, err := x509.CreateCertificate(rand.Reader, ca, ca, caKey.Public(), caKey)
 	if err != nil {
 		return err

@@ -52,6 +52,8 @@ package world
 
 import (
 	"crypto/tls"
+	"net"
+	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
@@ -137,17 +139,18 @@ type World struct {
 	certificate tls.Certificate // of the servers
 
 	mu       sync.Mutex
-	names    map[string]Name   // guarded by mu, as all that follows
-	asked    map[[2]string]int // how often, by name and type
-	queries  []Query           //
-	conns    []*counted        // in the order of accept
-	requests []*Request        // in the order of arrival
-	held     chan struct{}     // closed when requests for /hold are answered; nil until Hold
-	holding  int               // requests that wait for it
-	heard    []said            // in the order of arrival
-	sessions sessions          // of the servers of MCP
-	token    string            // what is private wants it; "" for none
-	changed  chan struct{}     // closed and made anew at each change
+	names    map[string]Name         // guarded by mu, as all that follows
+	asked    map[[2]string]int       // how often, by name and type
+	queries  []Query                 //
+	conns    []*counted              // in the order of accept
+	requests []*Request              // in the order of arrival
+	held     chan struct{}           // closed when requests for /hold are answered; nil until Hold
+	holding  int                     // requests that wait for it
+	heard    []said                  // in the order of arrival
+	sessions sessions                // of the servers of MCP
+	token    string                  // what is private wants it; "" for none
+	handlers map[string]http.Handler // by name
+	changed  chan struct{}           // closed and made anew at each change
 }
 
 // Set says what a name is from now on. It's lower case, without the root's dot.
@@ -162,12 +165,32 @@ func (w *World) Set(name string, n Name) {
 	}
 }
 
+// Serve has h answer the HTTP requests for a name, in place of the world's own pages.
+func (w *World) Serve(name string, h http.Handler) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.handlers == nil {
+		w.handlers = make(map[string]http.Handler)
+	}
+	w.handlers[name] = h
+}
+
+func (w *World) handlerOf(host string) http.Handler {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.handlers[host]
+}
+
 // Forget drops what arrived so far, and all names.
 func (w *World) Forget() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	clear(w.names)
 	clear(w.asked)
+	clear(w.handlers)
 	w.queries, w.conns, w.requests, w.heard, w.token = nil, nil, nil, nil, ""
 }
 

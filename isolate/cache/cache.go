@@ -44,3 +44,9 @@ type Use struct {
 	Bytes int64     `json:"bytes"` // allocated
 	At    time.Time `json:"at"`
 }
+
+// File is one that Fill makes.
+type File struct {
+	Path string // in the cache, clean and relative
+	Text string
+}

@@ -30,6 +30,9 @@ func unsupported(op string) error {
 // Take fails.
 func Take(string, Owner, string) (*Cache, error) { return nil, unsupported("use a cache") }
 
+// Fill fails.
+func (*Cache) Fill([]File) error { return unsupported("fill a cache") }
+
 // Close does nothing.
 func (*Cache) Close() {}
 

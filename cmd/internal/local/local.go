@@ -48,7 +48,7 @@ var (
 // exit statuses come from here and from nowhere else.
 func Table() *command.Table {
 	own := []command.Command{
-		Exec, attestVerifyCommand, attestShowCommand, journalVerifyCommand, journalShowCommand,
+		Exec, runCommand, attestVerifyCommand, attestShowCommand, journalVerifyCommand, journalShowCommand,
 		changesApplyCommand, changesUndoCommand, cachesLsCommand, cachesRmCommand,
 		keysSealCommand, keysUnsealCommand,
 		vaultInitCommand, vaultMigrateCommand, vaultIdentityCommand,
@@ -67,7 +67,7 @@ func Table() *command.Table {
 			{Line: "palyra exec -- CMD ARG...", Does: "one command, without an agent: confined, with a receipt"},
 		},
 		Commands: append(own, programs.Commands()...), Exits: front.Statuses(), Groups: []command.Group{
-			{Title: "Calls", Nouns: []string{"exec", "changes", "caches", "call", "setup", "tools", "mcp", "hook", "sh", "sessions", "runs", "artifact"}},
+			{Title: "Calls", Nouns: []string{"exec", "run", "changes", "caches", "call", "setup", "tools", "mcp", "hook", "sh", "sessions", "runs", "artifact"}},
 			{Title: "Approvals and policies", Nouns: []string{"approvals", "policy"}},
 			{Title: "Secrets", Nouns: []string{"vault"}},
 			{Title: "Evidence", Nouns: []string{"attest", "journal", "keys"}},

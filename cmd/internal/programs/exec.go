@@ -14,6 +14,9 @@ const ExecRefused = 125
 // maxPIDs is the kernel's own bound on process ids (PID_MAX_LIMIT).
 const maxPIDs = 4 << 20
 
+// maxFiles bounds --files.
+const maxFiles = 1 << 24
+
 // The flags of palyra exec that other commands have, too. palyra alone parses the values of five
 // (palyra/cmd/internal/local): only a kernel of its own takes them.
 var (
@@ -81,6 +84,8 @@ With --no-daemon, --state or --policy palyra makes the call itself.`,
 		{Name: "pids", Arg: "N", Help: "processes and threads (default 256)", Parse: command.Count(maxPIDs)},
 		{Name: "max-output", Arg: "SIZE", Help: "bytes of stdout and stderr kept, the rest is counted\n(default 16MiB)", Parse: command.Size},
 		{Name: "max-file", Arg: "SIZE", Help: "bytes per file written (default 256MiB)", Parse: command.Size},
+		{Name: "disk", Arg: "SIZE", Help: "bytes in each private folder, and in a layer\n(default 256MiB)", Parse: command.Size},
+		{Name: "files", Arg: "N", Help: "files in each of them (default 16384)", Parse: command.Count(maxFiles)},
 		FlagPolicy, FlagState,
 		FlagVaultKey, FlagVaultPassphrase,
 		{Name: "no-daemon", Help: "make the call here, also where this user has a palyrad"},
