@@ -12,7 +12,8 @@
 // authors' conformance tests look at that, as far as they don't want tools of their own. Three MCP
 // servers run in cells, and the inspector calls their tools at /mcp/NAME and beside palyrad's own.
 // The third is the one that these tests are made for: all of them look at it there. Claude Code and Codex also play with their own shell, which
-// palyra hook confines, and Claude Code with palyra-sh as its shell's prefix.
+// palyra hook confines, and Claude Code with palyra-sh as its shell's prefix. Before that palyra run
+// starts both in cells, in a world of the test's own (inside.go).
 //
 // It asks npm for the agents (1 GB) only if this folder has none yet. They exist for Linux
 // on amd64. Exit status 0 if everything is as it must be, 1 if not, 2 if it couldn't look.
@@ -32,6 +33,7 @@ import (
 	"syscall"
 	"time"
 
+	"palyra/conformance/world"
 	"palyra/hub"
 	"palyra/transport/client"
 )
@@ -42,14 +44,17 @@ const limit = 9 * time.Minute
 func main() {
 	bin := flag.String("bin", "bin", "directory with the binaries")
 	here := flag.String("npm", "conformance/agents", "directory with package.json and, when npm was asked, the agents")
-	inside := flag.String("inside", "", "go on in the network namespace, with this directory for what comes up")
+	resume := flag.String("inside", "", "go on in the network namespace, with this directory for what comes up")
+	if world.Lending() {
+		return
+	}
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	defer stop()
 	status := 0
-	if err := run(ctx, *bin, *here, *inside); err != nil {
+	if err := run(ctx, *bin, *here, *resume); err != nil {
 		fmt.Fprintln(os.Stderr, "agents:", err)
 		status = 2
 		if _, ok := errors.AsType[wrong](err); ok {
@@ -62,14 +67,14 @@ func main() {
 // wrong is a finding.
 type wrong struct{ error }
 
-func run(ctx context.Context, bin, here, inside string) (err error) {
+func run(ctx context.Context, bin, here, resume string) (err error) {
 	for _, dir := range []*string{&bin, &here} {
 		if *dir, err = filepath.Abs(*dir); err != nil {
 			return err
 		}
 	}
-	if inside != "" {
-		return play(ctx, bin, here, inside)
+	if resume != "" {
+		return play(ctx, bin, here, resume)
 	}
 	if runtime.GOOS+"/"+runtime.GOARCH != "linux/amd64" {
 		fmt.Println("skipped: npm has these agents for linux/amd64")
@@ -78,6 +83,21 @@ func run(ctx context.Context, bin, here, inside string) (err error) {
 	if err := install(ctx, here); err != nil {
 		return err
 	}
+	found := inside(ctx, bin, here)
+	if _, ok := errors.AsType[wrong](found); found != nil && !ok {
+		return found
+	}
+	if err := beside(ctx, bin, here); err != nil {
+		if _, ok := errors.AsType[wrong](err); ok && found != nil {
+			return wrong{errors.Join(found, err)}
+		}
+		return err
+	}
+	return found
+}
+
+// beside has the agents use palyra's tools, its hook and its shell.
+func beside(ctx context.Context, bin, here string) error {
 	dir, err := os.MkdirTemp("", "pa-") // a socket's path is short
 	if err != nil {
 		return err

@@ -172,9 +172,12 @@ func (m *model) responses(w http.ResponseWriter, body object) {
 		}
 		item = object{"type": "function_call", "id": fmt.Sprintf("fc_%d", len(results)), "call_id": fmt.Sprintf("call_%d", len(results)),
 			"namespace": "mcp__palyra", "name": s.tool, "arguments": string(args)}
-		if s.tool == "Bash" {
+		switch s.tool {
+		case "Bash":
 			delete(item, "namespace")
 			item["name"] = "exec_command"
+		case "apply_patch": // Codex's own, which takes text
+			item = object{"type": "custom_tool_call", "id": item["id"], "call_id": item["call_id"], "name": s.tool, "input": s.args["input"]}
 		}
 	}
 	sse(w, object{"type": "response.created", "response": object{"id": "resp_1"}},
