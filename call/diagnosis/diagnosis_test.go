@@ -71,6 +71,7 @@ func TestOf(t *testing.T) {
 		{"python file", wrote("OSError: [Errno 27] File too large"), "file_size_limit guess", "1 MiB"},
 		{"python memory", wrote("Traceback\nMemoryError\n"), "memory_limit guess", "64 MiB"},
 		{"open files", wrote("accept: Too many open files"), "open_files_limit guess", "1024"},
+		{"a script of node's", wrote("Error: ENOENT: no such file or directory, lstat '/memfd:palyra-script (deleted)'"), "script_by_path guess", "node ./x.js"},
 		{"full", wrote("cp: error writing '/tmp/x': No space left on device"), "disk_full guess", "256 MiB or 16384 files"},
 		{"a host", with(wrote("curl: (6) Could not resolve host: b.example"), func(s *Seen) { s.Denied = denials }), "EgressDenied observed", "asked for b.example:8443, which"},
 		{"a private one", with(wrote("curl: (6) Could not resolve host: c.example"), func(s *Seen) { s.Denied = denials[:2] }), "EgressDenied observed", "asked for c.example:443, which is in a private network"},

@@ -25,8 +25,9 @@ import (
 
 // The agents inside: palyra run starts Claude Code and Codex in a cell, in a world in which the
 // hosts of their models are scripted ones, under their own names. Each edits a file with its own tool,
-// and its shell writes another, reads a secret of the host's and asks another host. The control is the
-// same agent with the same arguments outside, with the key itself.
+// and its shell prints its environment, in which a placeholder would end the run, writes another file,
+// reads a secret of the host's and asks another host. The control is the same agent with the same
+// arguments outside, with the key itself.
 
 // modelKey is the key of both models in the vault.
 const modelKey = "sk-inside-5d1c0f6e2b-the-key-itself"
@@ -80,6 +81,9 @@ func inside(ctx context.Context, bin, here string) error {
 				kind string
 				do   func(context.Context, insider) error
 			}{{"outside", s.outside}, {"inside", s.printed}, {"inside, on a terminal", s.typed}} {
+				if x.kind != "inside" && uid != users[len(users)-1] {
+					continue // a run takes seconds: of root's the one that differs
+				}
 				begin := time.Now()
 				if err := x.do(ctx, a); err != nil {
 					found = append(found, fmt.Errorf("%s %s as user %d: %w", a.title, x.kind, uid, err))
@@ -195,7 +199,7 @@ func (p *played) missing() error {
 // play has the world's models play what an agent does in dir; reads is what its shell gets from the
 // host, and from another host.
 func (s *stay) play(a insider, dir, secret, reached string) *played {
-	shell := step{"Bash", object{"command": "printf 'by a shell\\n' >shell.txt; cat " + s.home + "/secret.txt; curl -sS -m 20 https://" + other + "/; echo over"}, secret}
+	shell := step{"Bash", object{"command": "env; printf 'by a shell\\n' >shell.txt; cat " + s.home + "/secret.txt; curl -sS -m 20 https://" + other + "/; echo over"}, secret}
 	edit := step{"Write", object{"file_path": dir + "/new.txt", "content": "by an agent\n"}, "new.txt"}
 	if a.name == "codex" {
 		edit = step{"apply_patch", object{"input": "*** Begin Patch\n*** Add File: new.txt\n+by an agent\n*** End Patch\n"}, "new.txt"}
@@ -391,8 +395,9 @@ func (s *stay) apply(ctx context.Context, dir, policy, said string) error {
 
 var digits = regexp.MustCompile(`Type (\d{4}) to`)
 
-// typed runs an agent on a terminal, by the built-in policies: a person reads the card, says yes, tells
-// the agent what to do, and ends it.
+// typed runs an agent on a terminal, by the built-in policies: a person reads the card, says yes, sees
+// what the agent does, and ends it. What to do is an argument, since agents take keys that come as fast
+// as a test's for a paste.
 func (s *stay) typed(ctx context.Context, a insider) error {
 	dir, err := s.project("typed-" + a.name)
 	if err != nil {
@@ -400,14 +405,14 @@ func (s *stay) typed(ctx context.Context, a insider) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	c := s.command(ctx, dir, nil, "sh", "-c", `exec <&2 >&2; exec "$@"`, "sh", s.palyra(), "run", "--", a.name)
+	c := s.command(ctx, dir, nil, "sh", "-c", `exec <&2 >&2; exec "$@"`, "sh", s.palyra(), "run", "--", a.name, "begin")
 	p := s.play(a, "/workspace", "No such file", "Could not resolve host")
 	t, err := pty.Start(c)
 	if err != nil {
 		return err
 	}
 	err = func() error {
-		if err := t.Resize(40, 120); err != nil {
+		if err := t.Resize(100, 140); err != nil { // the card is one page
 			return err
 		}
 		card, err := t.Expect(ctx, " to approve")
@@ -418,14 +423,8 @@ func (s *stay) typed(ctx context.Context, a insider) error {
 		if m == nil {
 			return fmt.Errorf("no digits in %q", card)
 		}
-		ready := map[string]string{"claude": "bypass", "codex": "shortcuts"}[a.name]
-		for _, x := range [][2]string{{m[1] + "\n", ready}, {"begin", "begin"}, {"\r", ""}} {
-			if err := t.Type(x[0]); err != nil {
-				return err
-			}
-			if _, err := t.Expect(ctx, x[1]); err != nil {
-				return err
-			}
+		if err := t.Type(m[1] + "\n"); err != nil {
+			return err
 		}
 		select {
 		case <-p.over:
@@ -435,10 +434,13 @@ func (s *stay) typed(ctx context.Context, a insider) error {
 		if _, err := t.Expect(ctx, "done"); err != nil {
 			return err
 		}
+		// Claude Code may want it twice.
 		if err := t.Type("\x03"); err != nil || a.name != "claude" {
 			return err
 		}
-		if _, err := t.Expect(ctx, "again"); err != nil {
+		if _, err := t.Expect(ctx, "again"); errors.Is(err, pty.ErrClosed) {
+			return nil
+		} else if err != nil {
 			return err
 		}
 		return t.Type("\x03")
@@ -447,6 +449,9 @@ func (s *stay) typed(ctx context.Context, a insider) error {
 		c.Process.Kill()
 	}
 	werr := c.Wait()
+	if c.ProcessState.ExitCode() == 128+int(syscall.SIGINT) {
+		werr = nil // what an agent says that was interrupted
+	}
 	cerr := t.Close()
 	if err = errors.Join(err, werr, cerr, p.missing()); err != nil {
 		return fmt.Errorf("%w\n%q", err, t.Shown())
