@@ -201,9 +201,9 @@ hosts that their programs asked for and didn't get, because no rule of the call
 named them and no list of the policy directory has them. If you type the digits at
 the terminal they are added to LIST.hosts in DIR: palyra exec --egress @LIST names
 all hosts of the list, and what a list has needs no question of its own. A private
-or special address, and a name that leads to one, isn't proposed. The directory is loaded again and its tests are run;
-if one fails, the list stays as it was. --json prints what --print shows, and adds
-nothing.`,
+or special address, and a name that leads to one, isn't proposed. The directory is
+loaded again and its tests are run; if one fails, the list stays as it was. --json
+prints what --print shows, and adds nothing.`,
 	Flags: []command.Flag{{Name: "policy", Arg: "DIR", Help: "the policy directory, required"},
 		{Name: "session", Arg: "ID", Help: "calls of this session of palyrad's alone"},
 		{Name: "run", Arg: "ID", Help: "calls of this run of palyrad's alone"},

@@ -255,7 +255,7 @@ func (l *link) rewrite(p *httputil.ProxyRequest) {
 	}
 }
 
-var errHeads = errors.New("the heads of its answers have too many fields, or are too long")
+var errHeads = errors.New("the heads of the host's answers have too many fields, or are too long")
 
 var errEncoded = errors.New("the answer is encoded, so that values of secrets can't be taken out of it")
 
