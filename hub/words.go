@@ -123,7 +123,7 @@ func (v *ToolView) Of(ctx context.Context, e Event) ([]Event, error) {
 				return nil, nil
 			case s.Effect == "allow":
 				d.Kind = "allow"
-			case s.Reason == "not_permitted":
+			case fault.Code(s.Reason) == fault.ErrNotPermitted:
 				d.Reason = DenyByDefault
 			}
 			return []word{{EventToolDecision, d}}, nil

@@ -105,9 +105,9 @@ func (a *app) makes(ctx context.Context, h hub.Hub, n hub.NewRun, p *printer, as
 		return nil, over, err
 	}
 	if err := a.follow(ctx, h, made.ID, p, ask); err != nil {
-		if reason := fault.ReasonOf(err); reason == "daemon_unreachable" || reason == "connection_lost" {
+		if unanswered(err) {
 			gone = true
-			return nil, over, fault.New(fault.Unavailable, reason, "follow run "+made.ID, err).
+			return nil, over, fault.New(fault.Unavailable, fault.ReasonOf(err), "follow run "+made.ID, err).
 				WithHint("it may have run: palyra runs show " + made.ID + " says what became of it, once palyrad answers")
 		}
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
@@ -218,7 +218,7 @@ func (a *app) follow(ctx context.Context, h hub.Hub, run string, p *printer, ask
 		if e.Kind == hub.EventStepOutput && p != nil {
 			printing.Go(func() {
 				// palyrad may have no place for one more reader: then the output comes at the end.
-				if err := p.follow(live, h, hub.OutputQuery{Run: run}); fault.ReasonOf(err) == "io_error" {
+				if err := p.follow(live, h, hub.OutputQuery{Run: run}); errors.Is(err, fault.ErrIO) {
 					gone(err)
 				}
 			})
@@ -347,4 +347,9 @@ func callExit(r *hub.Run, s *hub.StepResult) int {
 		return front.Exit(fault.New(fault.Canceled, "canceled", "", nil))
 	}
 	return exitRefused
+}
+
+// unanswered reports whether palyrad didn't answer, or not to the end.
+func unanswered(err error) bool {
+	return errors.Is(err, fault.ErrUnreachable) || errors.Is(err, fault.ErrConnectionLost)
 }

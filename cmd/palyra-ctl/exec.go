@@ -122,15 +122,15 @@ func (a *app) execCall(ctx context.Context, inv *command.Invocation, p *printer)
 	n := hub.NewRun{}
 	in, err := a.execInput(ctx, inv, h, &n)
 	if err != nil {
-		if reason := fault.ReasonOf(err); reason == "daemon_unreachable" || reason == "connection_lost" {
-			err = fault.New(fault.KindOf(err), reason, op, err).WithHint("start it (palyra setup palyrad), or: " + byItself)
+		if unanswered(err) {
+			err = fault.New(fault.KindOf(err), fault.ReasonOf(err), op, err).WithHint("start it (palyra setup palyrad), or: " + byItself)
 		}
 		return nil, nil, err
 	}
 	n.Steps = []hub.Step{{Tool: "process.run", Input: in}}
 	r, over, err := a.makes(ctx, h, n, p, func(ctx context.Context, id string) { a.askHere(ctx, h, id) })
 	defer over()
-	if fault.ReasonOf(err) == "body_too_large" {
+	if errors.Is(err, fault.ErrBodyTooLarge) {
 		err = fault.New(fault.KindOf(err), "body_too_large", op, err).WithHint("limits.body in palyrad.toml bounds a request; or: " + byItself)
 	}
 	if err != nil {
@@ -334,7 +334,7 @@ func execExit(r *hub.Run, err error) int {
 		return exitDenied
 	case r == nil, err != nil, len(r.Steps) != 1:
 		return exitRefused
-	case r.Steps[0].Outcome == "" && r.Steps[0].Reason == "program_not_found":
+	case r.Steps[0].Outcome == "" && fault.Code(r.Steps[0].Reason) == fault.ErrNoProgram:
 		return exitNotFound
 	}
 	return callExit(r, &r.Steps[0])

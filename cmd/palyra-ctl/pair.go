@@ -93,7 +93,7 @@ func (a *app) exchange(conn *enrol.Conn, d *pair.Device, keep func(*pair.Chain) 
 	until := time.Now().Add(pair.Life + time.Minute)
 	say := func(b []byte) error {
 		// If the hub has refused and gone, its reason is still there to be read.
-		if err := conn.Write(b); fault.ReasonOf(err) != "connection_lost" {
+		if err := conn.Write(b); !errors.Is(err, fault.ErrConnectionLost) {
 			return err
 		}
 		return nil

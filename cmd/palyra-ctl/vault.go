@@ -114,13 +114,14 @@ func (a *app) askWhenItWaits(ctx context.Context, h hub.Hub, session string) {
 }
 
 // vaultKinds are the kinds of reasons of a call that wasn't decided, or that was refused.
-var vaultKinds = map[string]fault.Kind{"not_found": fault.NotFound, "invalid_input": fault.Usage, "too_large": fault.Usage, "secret_expired": fault.Refused,
-	"rolled_back": fault.Integrity, "store_corrupt": fault.Integrity, "keys_locked": fault.Denied, "changed": fault.Busy, "quota": fault.Unavailable}
+var vaultKinds = map[fault.Code]fault.Kind{fault.ErrNotFound: fault.NotFound, fault.ErrInvalidInput: fault.Usage, fault.ErrTooLarge: fault.Usage,
+	fault.ErrSecretExpired: fault.Refused, fault.ErrRolledBack: fault.Integrity, fault.ErrStoreCorrupt: fault.Integrity, fault.ErrKeysLocked: fault.Denied,
+	fault.ErrChanged: fault.Busy, fault.ErrQuota: fault.Unavailable}
 
 // vaultFault says why a call did nothing, nil if it did.
 func vaultFault(s *hub.StepResult) error {
 	kind, reason, text := fault.Refused, s.Reason, s.Error
-	if k, ok := vaultKinds[s.Reason]; ok {
+	if k, ok := vaultKinds[fault.Code(s.Reason)]; ok {
 		kind = k
 	}
 	switch s.Outcome {

@@ -106,7 +106,7 @@ func forModel(err error) string {
 		return r.Error()
 	}
 	text := "Nothing ran: Palyra couldn't make this call."
-	if fault.ReasonOf(err) == "connection_lost" {
+	if errors.Is(err, fault.ErrConnectionLost) {
 		text = "Palyra lost sight of this call. It may have run: look before you repeat it."
 	}
 	text += fmt.Sprintf(" Reason: %s: %s.", fault.ReasonOf(err), err)

@@ -238,7 +238,7 @@ func (a *app) preview(ctx context.Context, inv *command.Invocation, s *shell, li
 // errNoDaemon stands for a palyrad that isn't to be asked.
 var errNoDaemon = fault.New(fault.Unavailable, "daemon_unreachable", "sh", errors.New("palyrad isn't asked"))
 
-func unreachable(err error) bool { return fault.ReasonOf(err) == "daemon_unreachable" }
+func unreachable(err error) bool { return errors.Is(err, fault.ErrUnreachable) }
 
 func (a *app) explained(ctx context.Context, inv *command.Invocation, s *shell, line string) (x hub.Explanation, err error) {
 	input, err := s.input(line)

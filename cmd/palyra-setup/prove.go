@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"palyra/cmd/internal/front"
+	"palyra/internal/fault"
 )
 
 // patience bounds the call that proves a setup.
@@ -35,10 +36,10 @@ func (a *app) prove(ctx context.Context, s server, r *front.Report) {
 	r.Exit = front.Findings
 	r.Fields["call"] = text
 	r.Text += "set up, but a call of true was not executed: " + front.Escape(front.OneLine(text)) + "\n"
-	switch reason {
-	case "overlay_unavailable":
+	switch fault.Code(reason) {
+	case fault.ErrOverlayUnavailable:
 		r.Text += "this host can't stage a workspace: with --direct calls write to the workspace itself\n"
-	case "daemon_unreachable":
+	case fault.ErrUnreachable:
 		r.Text += "start palyrad in another terminal, then run this again: the entry names its socket\n"
 	}
 }

@@ -184,7 +184,7 @@ func notDoneAs(op string, out *kernel.Outcome, stdout []byte) error {
 	switch {
 	case toolproto.Status(out.Exit) == toolproto.Conflict:
 		e.Kind = fault.Busy
-	case f.Error.Reason == "disk_full", f.Error.Reason == "io_error":
+	case errors.Is(e, fault.ErrDiskFull), errors.Is(e, fault.ErrIO):
 		e.Kind = fault.Unavailable
 	case toolproto.Status(out.Exit) == toolproto.Bad:
 		e.Kind = fault.Usage

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -74,7 +75,7 @@ func (a *app) changesLs(inv *command.Invocation) (*front.Report, error) {
 func layerState(state, name string) string {
 	l, err := stage.Open(state, name)
 	switch {
-	case fault.ReasonOf(err) == "apply_unfinished":
+	case errors.Is(err, fault.ErrApplyUnfinished):
 		return layerHalf
 	case fault.KindOf(err) == fault.Busy:
 		return layerBusy

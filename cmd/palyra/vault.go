@@ -155,7 +155,7 @@ func fill(f *os.File, b []byte) error {
 // too. A head that the journal wasn't told of is a vault all the same.
 func gone(dir string, err error) bool {
 	_, e := os.Lstat(filepath.Join(dir, "head"))
-	return errors.Is(e, fs.ErrNotExist) || fault.ReasonOf(err) == "exists"
+	return errors.Is(e, fs.ErrNotExist) || errors.Is(err, fault.ErrExists)
 }
 
 func (a *app) vaultInit(ctx context.Context, inv *command.Invocation) (_ *front.Report, err error) {

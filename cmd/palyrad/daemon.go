@@ -145,7 +145,7 @@ func (d *daemon) claim(cfg *config.Config) (err error) {
 	return err
 }
 
-func diskFull(err error) bool { return fault.ReasonOf(err) == "disk_full" }
+func diskFull(err error) bool { return errors.Is(err, fault.ErrDiskFull) }
 
 // freeze goes on with this start in safe mode because of a full disk.
 func (d *daemon) freeze(why error) error {

@@ -249,7 +249,7 @@ func (a *Authority) read() (behind bool, err error) {
 		to   **x509.Certificate
 	}{{issuerCert, &a.issuer}, {nextCert, &a.next}, {rootCert, &root}, {previousCert, &a.previous}, {linkCert, &a.link}} {
 		c, err := readCertificate(filepath.Join(a.dir, f.name))
-		if fault.ReasonOf(err) == "state_missing" && f.name != issuerCert {
+		if errors.Is(err, fault.ErrStateMissing) && f.name != issuerCert {
 			continue
 		}
 		if err != nil {

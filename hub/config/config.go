@@ -245,7 +245,7 @@ func Load(path string, env []string) (*Config, error) {
 	op := fmt.Sprintf("config %q", path)
 	b, err := readFile(path)
 	switch {
-	case fault.ReasonOf(err) == "unsafe_file":
+	case errors.Is(err, fault.ErrUnsafeFile):
 		return nil, err
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, fault.New(fault.BadState, "bad_file", op, err).WithHint("palyrad without --config starts with the defaults")

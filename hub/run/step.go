@@ -297,7 +297,7 @@ func (r *result) took(o *kernel.Outcome) {
 	case receipt.Refused:
 		den.Layer, den.Fix = hub.LayerIsolation, r.Hint
 		switch {
-		case r.Reason == "policy_changed":
+		case fault.Code(r.Reason) == fault.ErrPolicyChanged:
 			den.Layer = hub.LayerPolicy
 		case o.Error != nil && o.Error.Kind == fault.Denied.String(): // by Still
 			den.Layer = hub.LayerAccess

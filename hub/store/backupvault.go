@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 
@@ -42,7 +43,7 @@ func stageBoth(ctx context.Context, state, dir string, step func(string)) (size 
 		if err != nil {
 			return 0, err
 		}
-		if err = checkVault(dir, filepath.Join(state, "trust")); err == nil || fault.ReasonOf(err) != "rolled_back" || try == 2 {
+		if err = checkVault(dir, filepath.Join(state, "trust")); err == nil || !errors.Is(err, fault.ErrRolledBack) || try == 2 {
 			return size, err
 		}
 	}

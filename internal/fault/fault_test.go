@@ -2,6 +2,7 @@ package fault
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 )
 
@@ -40,5 +41,22 @@ func TestMark(t *testing.T) {
 	}
 	if errors.Is(Mark(cause, sentinel), errors.New("sentinel")) {
 		t.Error("another error of the same text is the sentinel")
+	}
+}
+
+// TestCode: a code is found in each Error of its reason, however deep, also in one that came from
+// another process, and in no other.
+func TestCode(t *testing.T) {
+	inner := New(Busy, "locked", "open", errors.New("held"))
+	for name, err := range map[string]error{
+		"itself": inner, "below text": fmt.Errorf("read: %w", inner), "below another": New(Refused, "internal", "run", inner),
+		"joined": errors.Join(errors.New("other"), inner), "from another process": MessageOf(inner).Err(),
+	} {
+		if !errors.Is(err, ErrLocked) || errors.Is(err, ErrExists) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if errors.Is(errors.New("locked"), ErrLocked) || errors.Is(nil, ErrLocked) || errors.Is(New(Busy, "", "open", nil), Code("locked")) {
+		t.Error("found where none is")
 	}
 }

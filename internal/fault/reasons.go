@@ -48,7 +48,7 @@ func (r *Reason) is(code string) bool {
 // vocabularies is the one place where a reason code is declared: a test of
 // conformance/arch compares it with the sources, and prints it as
 // docs/formats/reasons.md. Codes are for outsiders. Our own code asks for kinds,
-// sentinels and types.
+// types and sentinels, those of Code among them.
 var vocabularies = [...]Vocabulary{
 	{"The request", "Mend the request; sending it again changes nothing.", []Reason{
 		{Code: "bad_command", Kinds: []Kind{Usage},

@@ -35,7 +35,7 @@ func (r *reader) git(up, low int) error {
 		if err != nil {
 			why = toolproto.Escape(err.Error())
 		}
-		l.Git, l.Left = nil, []LeftGit{{topGit, why, errors.Is(err, git.ErrTooLarge) || fault.ReasonOf(err) == "too_large"}}
+		l.Git, l.Left = nil, []LeftGit{{topGit, why, errors.Is(err, git.ErrTooLarge) || errors.Is(err, fault.ErrTooLarge)}}
 		return nil
 	}
 	if e, err := sys.EntryAt(low, topGit); errors.Is(err, fs.ErrNotExist) {

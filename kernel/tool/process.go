@@ -2,6 +2,7 @@ package tool
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -104,7 +105,7 @@ func (s *stopping) Close() {}
 // holding names the processes in the background that keep a layer from its readers.
 func (t *Table) holding(err error, layer string) error {
 	f, ok := err.(*fault.Error)
-	if !ok || fault.ReasonOf(err) != "locked" || t.cfg.Processes == nil {
+	if !ok || !errors.Is(err, fault.ErrLocked) || t.cfg.Processes == nil {
 		return err
 	}
 	if ids := t.cfg.Processes.Holding(layer); len(ids) > 0 {

@@ -81,6 +81,9 @@ func TestRoundTrip(t *testing.T) {
 			if fault.KindOf(got) != tt.kind || fault.ReasonOf(got) != fault.ReasonOf(tt.err) || fault.HintOf(got) != tt.hint {
 				t.Errorf("got %v %q hint %q, want %v %q %q", fault.KindOf(got), fault.ReasonOf(got), fault.HintOf(got), tt.kind, fault.ReasonOf(tt.err), tt.hint)
 			}
+			if !errors.Is(got, fault.Code(fault.ReasonOf(tt.err))) || errors.Is(got, fault.ErrLocked) {
+				t.Errorf("%v isn't %q, or locked", got, fault.ReasonOf(tt.err))
+			}
 			if want := hub.DenialOf(tt.err); !reflect.DeepEqual(hub.DenialOf(got), want) {
 				t.Errorf("denial %+v, want %+v", hub.DenialOf(got), want)
 			}

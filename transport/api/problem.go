@@ -72,16 +72,16 @@ var classes = map[fault.Kind]class{
 
 // reasons are the reason codes for which HTTP has a status that says more than
 // that of the kind.
-var reasons = map[string]int{
-	"unauthenticated":             401,
-	"json_too_large":              413,
-	"body_too_large":              413,
-	"idempotency_key_reused":      422,
-	"version_conflict":            412,
-	"too_many":                    429,
-	"quota":                       429,
-	"queue_full":                  503,
-	"idempotency_key_in_progress": 409,
+var reasons = map[fault.Code]int{
+	fault.ErrUnauthenticated: 401,
+	fault.ErrJSONTooLarge:    413,
+	fault.ErrBodyTooLarge:    413,
+	fault.ErrKeyReused:       422,
+	fault.ErrVersionConflict: 412,
+	fault.ErrTooMany:         429,
+	fault.ErrQuota:           429,
+	fault.ErrQueueFull:       503,
+	fault.ErrKeyInProgress:   409,
 }
 
 // WithStatus returns err, for which HTTP has a status of its own. A client needs no more than that.
@@ -99,7 +99,7 @@ func StatusOf(err error) int {
 	if e, ok := errors.AsType[statusError](err); ok {
 		return e.status
 	}
-	if s, ok := reasons[fault.ReasonOf(err)]; ok {
+	if s, ok := reasons[fault.Code(fault.ReasonOf(err))]; ok {
 		return s
 	}
 	return classOf(KindOf(err)).status
@@ -141,7 +141,7 @@ func ProblemOf(err error, id string, trusted bool) Problem {
 		p.Decision = d.DecisionID
 	}
 	switch {
-	case d != nil && d.Layer == hub.LayerAccess, d == nil && fault.ReasonOf(err) == "unauthenticated":
+	case d != nil && d.Layer == hub.LayerAccess, d == nil && errors.Is(err, fault.ErrUnauthenticated):
 		// about the caller's own credential
 	case !trusted && (d != nil || guarded(kind)):
 		return p

@@ -171,8 +171,8 @@ func (s *stream) again(ctx context.Context) error {
 	s.wait = min(max(2*s.wait, firstWait), lastWait)
 	s.c.reconnects.Add(1)
 	err := s.connect(asking)
-	switch reason := fault.ReasonOf(err); {
-	case reason == "daemon_unreachable" || reason == "connection_lost":
+	switch {
+	case errors.Is(err, fault.ErrUnreachable), errors.Is(err, fault.ErrConnectionLost):
 		s.last = err
 		return nil
 	case asking.Err() != nil && ctx.Err() == nil:
@@ -180,7 +180,7 @@ func (s *stream) again(ctx context.Context) error {
 			fmt.Errorf("no answer in %v: %w", s.c.patience, cmp.Or(s.last, asking.Err()))).WithHint(fault.HintOf(s.last))
 	}
 	s.gone, s.last = time.Time{}, nil
-	if fault.KindOf(err) == fault.Unavailable || fault.ReasonOf(err) == "too_many" {
+	if fault.KindOf(err) == fault.Unavailable || errors.Is(err, fault.ErrTooMany) {
 		return nil
 	}
 	return err

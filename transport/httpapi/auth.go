@@ -64,7 +64,7 @@ func (s *Server) authenticateToken(x *exchange, p *peer, surface, token string) 
 	}
 	x.caller, err = s.cfg.Hub.Authenticate(x.r.Context(), c)
 	if err != nil {
-		if fault.ReasonOf(err) != "unauthenticated" {
+		if !errors.Is(err, fault.ErrUnauthenticated) {
 			return err
 		}
 		s.metrics.unauthenticated.Add(1)
@@ -90,7 +90,7 @@ func (s *Server) authenticateDevice(x *exchange, p *peer) (err error) {
 	c := hub.Credential{Chain: tlspeer.Chain(x.r.TLS.PeerCertificates), Address: p.address, Surface: p.surface()}
 	for known := false; !known; { // again if Cut may have looked for the device's connections before this one was
 		if x.caller, err = s.cfg.Hub.Authenticate(x.r.Context(), c); err != nil {
-			if fault.ReasonOf(err) == "unauthenticated" {
+			if errors.Is(err, fault.ErrUnauthenticated) {
 				s.metrics.unauthenticated.Add(1)
 				return s.unknown(x, deviceChallenge, err)
 			}

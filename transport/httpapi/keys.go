@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -75,14 +76,13 @@ func mayHaveHappened(err error) bool {
 	case fault.Internal, fault.Timeout, fault.Canceled:
 		return true
 	case fault.Unavailable:
-		switch r := fault.ReasonOf(err); {
-		case r == "draining", r == "safe_mode", r == "disk_low", r == "quota", r == "budget":
-			return false
-		}
-		return true
+		return !slices.ContainsFunc(atTheDoor, func(c fault.Code) bool { return errors.Is(err, c) })
 	}
 	return false
 }
+
+// atTheDoor are the refusals of a daemon that has no room now, or takes nothing.
+var atTheDoor = []fault.Code{fault.ErrDraining, fault.ErrSafeMode, fault.ErrDiskLow, fault.ErrQuota, fault.ErrBudget}
 
 // digest names the request: the same operation on the same thing with the same body.
 func (x *exchange) digest() canon.Digest {

@@ -412,10 +412,10 @@ func (s *server) run(ctx context.Context, c *call, tool string) *Answer {
 			return failed(about, err)
 		}
 		r, err := s.runIn(ctx, c, session, tool)
-		switch reason := fault.ReasonOf(err); {
+		switch {
 		case err == nil:
 			a := s.answerTo(ctx, c, r)
-			if c.their != nil && a.Reason == "tool_changed" {
+			if c.their != nil && fault.Code(a.Reason) == fault.ErrToolChanged {
 				s.drop(*c.their)
 			}
 			if lost != "" && a.Changes != "" {
@@ -423,7 +423,7 @@ func (s *server) run(ctx context.Context, c *call, tool string) *Answer {
 			}
 			s.release(c, session)
 			return a
-		case used && (reason == "session_ended" || reason == "no_such_session"):
+		case used && (errors.Is(err, fault.ErrSessionEnded) || errors.Is(err, fault.ErrNoSession)):
 			lost = anew // it was ended by others; nothing ran
 			s.lose(session)
 			continue

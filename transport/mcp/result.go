@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -128,10 +129,10 @@ func failed(about string, err error) *Answer {
 		a.refuse(d, "denied", about)
 		return a
 	}
-	switch a.Reason {
-	case "connection_lost":
+	switch {
+	case errors.Is(err, fault.ErrConnectionLost):
 		a.Message = "The connection to palyrad broke while " + about + " was under way. It may have run: look before you repeat it."
-	case "daemon_unreachable":
+	case errors.Is(err, fault.ErrUnreachable):
 		a.Message = "Not made: " + about + ". " + explain(err)
 	default:
 		a.Message = "Not made: " + about + ". " + err.Error() + "."

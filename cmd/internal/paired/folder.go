@@ -126,7 +126,7 @@ func load(dir string) (*identity, error) {
 	op := fmt.Sprintf("open device directory %q", dir)
 	key, err := durable.ReadPrivate(filepath.Join(dir, KeyFile), maxFile)
 	if err != nil {
-		if fault.ReasonOf(err) == "state_missing" {
+		if errors.Is(err, fault.ErrStateMissing) {
 			return nil, fault.New(fault.Usage, "bad_file", op, errors.New("it has no key")).WithHint("palyra pair --device DIR makes one, with a code of the hub's")
 		}
 		return nil, err
@@ -161,7 +161,7 @@ func load(dir string) (*identity, error) {
 		return nil, damaged(hubFile, err)
 	}
 	if id.leaf, err = id.check(id.chain); err != nil {
-		if fault.ReasonOf(err) == "peer_certificate_expired" {
+		if errors.Is(err, fault.ErrCertificateExpired) {
 			return nil, fault.New(fault.Denied, "peer_certificate_expired", op, err).WithHint("compare the clock; " + again)
 		}
 		return nil, damaged(chainFile, err)
