@@ -130,8 +130,8 @@ func (a *app) execCall(ctx context.Context, inv *command.Invocation, p *printer)
 	n.Steps = []hub.Step{{Tool: "process.run", Input: in}}
 	r, over, err := a.makes(ctx, h, n, p, func(ctx context.Context, id string) { a.askHere(ctx, h, id) })
 	defer over()
-	if errors.Is(err, fault.ErrBodyTooLarge) {
-		err = fault.New(fault.KindOf(err), "body_too_large", op, err).WithHint("limits.body in palyrad.toml bounds a request; or: " + byItself)
+	if errors.Is(err, fault.ErrJSONTooLarge) {
+		err = fault.New(fault.KindOf(err), "json_too_large", op, err).WithHint("limits.body in palyrad.toml bounds a request; or: " + byItself)
 	}
 	if err != nil {
 		return nil, nil, err

@@ -237,10 +237,10 @@ func TestHostileClients(t *testing.T) {
 	}
 	tcp := &http.Client{Timeout: patience}
 	for _, body := range []struct{ name, text, reason string }{
-		{"10 MB", `{"tool":"palyra.echo","input":{"text":"` + strings.Repeat("x", 10<<20) + `"}}`, "body_too_large"},
-		{"duplicate key", `{"tool":"palyra.sleep","tool":"palyra.echo","input":{}}`, "json_duplicate_member"},
-		{"unknown field", `{"tool":"palyra.echo","input":{},"principal":"uid:0"}`, "json_unknown_member"},
-		{"deep", `{"tool":"palyra.echo","input":` + strings.Repeat(`{"a":`, 100000) + "1" + strings.Repeat("}", 100000) + `}`, "json_too_deep"},
+		{"10 MB", `{"tool":"palyra.echo","input":{"text":"` + strings.Repeat("x", 10<<20) + `"}}`, "json_too_large"},
+		{"duplicate key", `{"tool":"palyra.sleep","tool":"palyra.echo","input":{}}`, "json_syntax"},
+		{"unknown field", `{"tool":"palyra.echo","input":{},"principal":"uid:0"}`, "invalid_input"},
+		{"deep", `{"tool":"palyra.echo","input":` + strings.Repeat(`{"a":`, 100000) + "1" + strings.Repeat("}", 100000) + `}`, "json_syntax"},
 	} {
 		for name, client := range map[string]*http.Client{"http://localhost": r.client(), "http://" + addr: tcp} {
 			req, err := http.NewRequest("POST", name+"/api/v1/calls", strings.NewReader(body.text))

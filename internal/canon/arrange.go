@@ -50,7 +50,7 @@ func (a *arranger) value(depth int) error {
 	switch a.text[a.at] {
 	case '{', '[':
 		if depth >= maxDepth {
-			return refusal("json_too_deep", int64(a.at), "nesting beyond %d", maxDepth)
+			return refusal("json_syntax", int64(a.at), "nesting beyond %d", maxDepth)
 		}
 		if a.text[a.at] == '{' {
 			return a.object(depth + 1)

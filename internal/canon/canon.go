@@ -103,7 +103,7 @@ func Marshal(v any) ([]byte, error) {
 func marshalError(v any, err error) error {
 	kind, reason := fault.Internal, "internal"
 	if errors.Is(err, jsontext.ErrDuplicateName) {
-		kind, reason = fault.Usage, "json_duplicate_member"
+		kind, reason = fault.Usage, "json_syntax"
 	} else if _, lax := json.Marshal(v, spelling, lenient); lax == nil {
 		kind, reason = fault.Usage, "json_syntax"
 	}
@@ -135,8 +135,8 @@ func Check(data []byte) error {
 }
 
 // Decode reads exactly one JSON value into v, strictly. Every error is of kind
-// fault.Usage and has a reason code: json_too_large, json_too_deep,
-// json_syntax, json_duplicate_member, json_unknown_member or json_type. v is unspecified after an error.
+// fault.Usage and has a reason code: json_too_large, json_syntax, or invalid_input for a member that v
+// doesn't have or of another type. v is unspecified after an error.
 func Decode(data []byte, v any, lim Limits) error {
 	if t := reflect.TypeOf(v); t == nil || t.Kind() != reflect.Pointer {
 		panic("canon: internal error: Decode into something that is not a pointer")

@@ -33,7 +33,7 @@ func scan(data []byte, lim Limits) error {
 	case !ok: // there was no token at all
 		return refusal("json_syntax", int64(len(data)), "want a value")
 	case bad.Err == jsontext.ErrDuplicateName:
-		return refusal("json_duplicate_member", bad.ByteOffset, "member %q twice", bad.JSONPointer.LastToken())
+		return refusal("json_syntax", bad.ByteOffset, "member %q twice", bad.JSONPointer.LastToken())
 	}
 	if lax, ok := errors.AsType[*jsontext.SyntacticError](tokens(data, lim, lenient)); !ok || lax.ByteOffset != bad.ByteOffset {
 		return refusal("json_syntax", bad.ByteOffset, "string is not UTF-8")
@@ -68,7 +68,7 @@ func tokens(data []byte, lim Limits, opts ...jsontext.Options) error {
 			return err
 		}
 		if d.StackDepth() > lim.Depth {
-			return refusal("json_too_deep", d.InputOffset()-1, "nesting beyond %d", lim.Depth)
+			return refusal("json_syntax", d.InputOffset()-1, "nesting beyond %d", lim.Depth)
 		}
 	}
 	if rest := bytes.TrimLeft(data[d.InputOffset():], " \t\r\n"); len(rest) > 0 {
@@ -121,13 +121,13 @@ func typeError(err error) error {
 	bad, ok := errors.AsType[*json.SemanticError](err)
 	switch {
 	case !ok:
-		return fault.New(fault.Usage, "json_type", "decode JSON", err)
+		return fault.New(fault.Usage, "invalid_input", "decode JSON", err)
 	case bad.Err == json.ErrUnknownName:
-		return refusal("json_unknown_member", bad.ByteOffset, "unknown member %q", bad.JSONPointer.LastToken())
+		return refusal("invalid_input", bad.ByteOffset, "unknown member %q", bad.JSONPointer.LastToken())
 	case bad.Err == errNull:
-		return refusal("json_type", bad.ByteOffset, "%v", errNull)
+		return refusal("invalid_input", bad.ByteOffset, "%v", errNull)
 	case bad.Err == nil || bad.JSONValue != nil:
-		return refusal("json_type", bad.ByteOffset, "member %q does not hold a %v", bad.JSONPointer, bad.GoType)
+		return refusal("invalid_input", bad.ByteOffset, "member %q does not hold a %v", bad.JSONPointer, bad.GoType)
 	}
-	return fault.New(fault.Usage, "json_type", "decode JSON", bad.Err)
+	return fault.New(fault.Usage, "invalid_input", "decode JSON", bad.Err)
 }

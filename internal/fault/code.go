@@ -8,7 +8,6 @@ type Code string
 // The codes. Each stands in Reasons.
 const (
 	ErrApplyUnfinished    Code = "apply_unfinished"
-	ErrBodyTooLarge       Code = "body_too_large"
 	ErrBudget             Code = "budget"
 	ErrCertificateExpired Code = "peer_certificate_expired"
 	ErrChanged            Code = "changed"

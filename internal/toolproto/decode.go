@@ -119,16 +119,16 @@ func decode(data []byte, v any, inner bool) error {
 	}
 	var present map[string]json.RawMessage
 	if err := json.Unmarshal(data, &present); err != nil {
-		return usage("json_type", "decode input", errors.New("not an object"))
+		return usage("invalid_input", "decode input", errors.New("not an object"))
 	}
 	value := reflect.ValueOf(v).Elem()
 	for i, m := range Members(v) {
 		raw, there := present[m.Name]
 		if there && m.Hidden && !inner {
-			return usage("json_unknown_member", "read member "+m.Name, errors.New("unknown"))
+			return usage("invalid_input", "read member "+m.Name, errors.New("unknown"))
 		}
 		if there && string(raw) == "null" {
-			return usage("json_type", "read member "+m.Name, errors.New("null where a value belongs"))
+			return usage("invalid_input", "read member "+m.Name, errors.New("null where a value belongs"))
 		}
 		if err := m.apply(value.Field(i), there); err != nil {
 			return err

@@ -337,7 +337,7 @@ func TestCellArtifact(t *testing.T) {
 			t.Errorf("%s: %v, want %s", d, err, reason)
 		}
 	}
-	if _, _, err := b.call(toolproto.ArtifactRead, obj{"digest": canon.Sum(binary).String(), "size": 99}); fault.ReasonOf(err) != "json_unknown_member" {
+	if _, _, err := b.call(toolproto.ArtifactRead, obj{"digest": canon.Sum(binary).String(), "size": 99}); fault.ReasonOf(err) != "invalid_input" {
 		t.Errorf("a caller that sets the size: %v", err)
 	}
 }

@@ -248,7 +248,7 @@ func TestExpand(t *testing.T) {
 		{toolproto.Fetch, `{"url":"file:///etc/passwd"}`, "invalid_input"},
 		{toolproto.Fetch, `{"url":"https://docs.example/","headers":["authorization: x"]}`, "invalid_input"},
 		{toolproto.Fetch, `{"url":"http://docs.example/","credential_bindings":["authorization: vault://global/a"]}`, "invalid_input"},
-		{toolproto.Fetch, `{"url":"https://docs.example/","workspace":"src"}`, "json_unknown_member"},
+		{toolproto.Fetch, `{"url":"https://docs.example/","workspace":"src"}`, "invalid_input"},
 		{kernel.ToolRun, `{"argv":["id"],"workspace":"ro"}`, "workspace_read_only"},
 		{kernel.ToolRun, `{"argv":["id"],"workspace":"src","cwd":"../x"}`, "invalid_input"},
 	} {

@@ -75,7 +75,6 @@ var classes = map[fault.Kind]class{
 var reasons = map[fault.Code]int{
 	fault.ErrUnauthenticated: 401,
 	fault.ErrJSONTooLarge:    413,
-	fault.ErrBodyTooLarge:    413,
 	fault.ErrKeyReused:       422,
 	fault.ErrVersionConflict: 412,
 	fault.ErrTooMany:         429,

@@ -356,7 +356,7 @@ func TestSlowBodies(t *testing.T) {
 		}
 	}
 	r.want(r.send(post, "/api/v1/stop", `{"all":true,"deny_new":false}`), 200)
-	r.refused(r.send(post, "/api/v1/stop", `{"all":true,"deny_new":false`+strings.Repeat(" ", brakeBody)+`}`), 413, "body_too_large")
+	r.refused(r.send(post, "/api/v1/stop", `{"all":true,"deny_new":false`+strings.Repeat(" ", brakeBody)+`}`), 413, "json_too_large")
 	r.want(r.sendTCP(post, "/api/v1/calls", body, "Authorization: Bearer "+apitest.OwnerToken), 200)
 	for _, c := range slow {
 		c.Close()

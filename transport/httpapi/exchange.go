@@ -204,7 +204,7 @@ func (x *exchange) readBody() error {
 	if x.rt.Brake {
 		limit = min(limit, brakeBody)
 	}
-	tooLarge := usage("body_too_large", "read body", fmt.Errorf("more than %d bytes", limit))
+	tooLarge := usage("json_too_large", "read body", fmt.Errorf("more than %d bytes", limit))
 	if x.r.ContentLength > limit {
 		x.w.Header().Set("Connection", "close") // what we do not read
 		return tooLarge

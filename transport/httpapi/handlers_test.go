@@ -242,7 +242,7 @@ func TestIdempotency(t *testing.T) {
 	}
 	r.refused(r.send(post, "/api/v1/sessions", `{}`, "Idempotency-Key: a", "Idempotency-Key: b"), 400, "invalid_input")
 	r.refused(r.send(post, "/api/v1/stop", `{"all":false,"deny_new":false}`, r.key()), 400, "invalid_input")
-	r.refused(r.send(post, "/api/v1/runs", `{"session":"`+id+`","steps":[],"idempotency_key":"other"}`, r.key()), 400, "json_unknown_member")
+	r.refused(r.send(post, "/api/v1/runs", `{"session":"`+id+`","steps":[],"idempotency_key":"other"}`, r.key()), 400, "invalid_input")
 }
 
 // TestSecretOnce: the text of a token is in one answer only.

@@ -134,7 +134,7 @@ func TestStart(t *testing.T) {
 		{[]string{"fs.remove"}, "{}", toolproto.Bad, "not_found"},
 		{[]string{toolproto.Echo}, "", toolproto.Bad, "json_syntax"},
 		{[]string{toolproto.Echo}, `{"text":"x"}` + "\nmore", toolproto.Bad, "json_syntax"},
-		{[]string{toolproto.Echo}, `{"text":"x","text":"y"}`, toolproto.Bad, "json_duplicate_member"},
+		{[]string{toolproto.Echo}, `{"text":"x","text":"y"}`, toolproto.Bad, "json_syntax"},
 		{[]string{toolproto.Echo, "x"}, `{"text":"x"}`, toolproto.Bad, "invalid_input"},
 		{[]string{toolproto.Sleep}, `{"ms":0}`, toolproto.Bad, "invalid_input"},
 		{[]string{toolproto.Sleep, "ms=0"}, `{"ms":0}`, toolproto.Done, ""},
