@@ -68,7 +68,7 @@ func TestPatchRefuses(t *testing.T) {
 		return strings.Replace(strings.Replace(file, "%s", name, 1), "%s", text, 1)
 	}
 	for name, test := range map[string]struct{ diff, reason, says string }{
-		"not a diff":        {"permit (principal, action, resource);", "patch_syntax", ""},
+		"not a diff":        {"permit (principal, action, resource);", "invalid_input", ""},
 		"no such file":      {"--- a/x.cedar\n+++ b/x.cedar\n@@ -1 +1 @@\n-a\n+b\n", "invalid_input", ""},
 		"file is there":     {add("20-roles.cedar", "x"), "invalid_input", ""},
 		"not a policy":      {add("rules.txt", "x"), "policy_invalid", "not a policy (*.cedar)"},

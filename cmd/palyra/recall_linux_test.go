@@ -151,7 +151,7 @@ func TestDenialHelps(t *testing.T) {
 	}{
 		{args("policy why 00000000"), 1, "not_found"}, {args("policy why xyz"), 2, "invalid_input"}, {args("policy try"), 2, "bad_command"},
 		{args("policy try --fix " + id + " --diff " + file), 2, "bad_command"}, {args("policy try --diff " + filepath.Join(dir, "none")), 2, "bad_file"},
-		{args("policy try --diff " + filepath.Join(dir, "10-read-only.cedar")), 2, "patch_syntax"}, {args("policy diff " + filepath.Join(dir, "none")), 1, "bad_file"},
+		{args("policy try --diff " + filepath.Join(dir, "10-read-only.cedar")), 2, "invalid_input"}, {args("policy diff " + filepath.Join(dir, "none")), 1, "bad_file"},
 		{args("policy export --policy " + dir + " " + id), 1, "not_found"}, {[]string{"policy", "try", "--state", dir, "--fix", id}, 1, "not_found"},
 		{args("policy try --last 0 --fix " + id), 2, "bad_command"},
 	} {
@@ -186,7 +186,7 @@ func TestExplainTool(t *testing.T) {
 		{[]string{"--tool", "palyra.echo", "--", `{"text":"hello"}`}, 0, "read_only_tools"},
 		{[]string{"--tool", "fs.read_file", "--workspace", ws, "--", `{"workspace":"src","path":"a.md"}`}, 0, "read_only_tools"},
 		{[]string{"--tool", "fs.write_file", "--workspace", ws, "--", `{"workspace":"src","path":"a.md","content":"x","mode":"create"}`}, 5, "host_write_unless_approved"},
-		{[]string{"--tool", "fs.write_file", "--workspace", ws + ":ro", "--", `{"workspace":"src","path":"a.md","content":"x","mode":"create"}`}, 2, "workspace_read_only"},
+		{[]string{"--tool", "fs.write_file", "--workspace", ws + ":ro", "--", `{"workspace":"src","path":"a.md","content":"x","mode":"create"}`}, 2, "read_only"},
 		{[]string{"--tool", "process.run", "--", `{"argv":["/bin/sh","-c","id"]}`}, 4, "interpreters_unless_permitted"},
 		{[]string{"--tool", "fs.read_file", "--", `{"workspace":"src","path":"a.md"}`}, 2, "not_found"},
 		{[]string{"--tool", "palyra.echo", "--", `{"text":"hello","more":1}`}, 2, ""},

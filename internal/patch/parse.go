@@ -12,7 +12,7 @@ import (
 )
 
 // Parse reads a patch. Its errors are of kind fault.Usage and have the reason
-// patch_syntax or too_large; they name the line and quote names only.
+// invalid_input or too_large; they name the line and quote names only.
 func Parse(data []byte) ([]File, error) {
 	if len(data) == 0 {
 		return nil, broken(1, "is empty")
@@ -198,7 +198,7 @@ func (r *reader) extended(f *File, rest string) error {
 		case "old mode ", "new mode ", "new file mode ", "deleted file mode ":
 			mode, err := readMode(value)
 			if err != nil {
-				return fault.New(fault.Usage, "patch_syntax", fmt.Sprintf("read patch, line %d", r.line), err)
+				return fault.New(fault.Usage, "invalid_input", fmt.Sprintf("read patch, line %d", r.line), err)
 			}
 			switch key {
 			case "old mode ":
@@ -223,7 +223,7 @@ func (r *reader) extended(f *File, rest string) error {
 				return broken(r.line, "want two object names and perhaps a mode")
 			}
 		default: // copies and binary patches
-			return fault.New(fault.Usage, "patch_syntax", fmt.Sprintf("read patch, line %d", r.line),
+			return fault.New(fault.Usage, "invalid_input", fmt.Sprintf("read patch, line %d", r.line),
 				fmt.Errorf("%q is not something that can be applied here", strings.TrimSpace(key)))
 		}
 	}
@@ -420,7 +420,7 @@ func names(files []File) error {
 		}
 	}
 	if strip && keep {
-		return fault.New(fault.Usage, "patch_syntax", "read patch", errors.New("some names have the prefixes a/ and b/, others do not"))
+		return fault.New(fault.Usage, "invalid_input", "read patch", errors.New("some names have the prefixes a/ and b/, others do not"))
 	}
 	strip = strip || !keep && open
 	seen := make(map[string]bool)
@@ -478,7 +478,7 @@ func inside(files []File, seen map[string]bool) error {
 }
 
 func pathError(f *File, err error) error {
-	return fault.New(fault.Usage, "patch_syntax", fmt.Sprintf("read patch, line %d, names of %q", f.Line, clip(f.Path())), err)
+	return fault.New(fault.Usage, "invalid_input", fmt.Sprintf("read patch, line %d, names of %q", f.Line, clip(f.Path())), err)
 }
 
 func clip(s string) string {

@@ -98,7 +98,7 @@ type Line struct {
 
 // broken returns an error of the patch's text.
 func broken(line int, format string, a ...any) error {
-	return fault.New(fault.Usage, "patch_syntax", fmt.Sprintf("read patch, line %d", line), fmt.Errorf(format, a...))
+	return fault.New(fault.Usage, "invalid_input", fmt.Sprintf("read patch, line %d", line), fmt.Errorf(format, a...))
 }
 
 // mismatch returns an error of a patch that does not fit the file.

@@ -151,10 +151,10 @@ func beyond(err error) bool {
 	if err == nil {
 		return false
 	}
-	if fault.KindOf(err) == fault.NotFound || slices.Contains([]string{"patch_syntax", "workspace_read_only"}, fault.ReasonOf(err)) {
+	if fault.KindOf(err) == fault.NotFound || fault.ReasonOf(err) == "read_only" {
 		return true // process.run may read in a read-only workspace
 	}
-	return slices.ContainsFunc([]string{"read path ", "decode content: ", "check workspace: ", "check expected_digest: ", "read digest: ",
+	return slices.ContainsFunc([]string{"read patch", "read path ", "decode content: ", "check workspace: ", "check expected_digest: ", "read digest: ",
 		"compile pattern: ", "read glob ", "name a layer: ", "parse reference ", "read expires: ", "find version: ", "open vault: ", "add recipient: ", "read recipient: ", "import secrets: ", "read url: ", "check body: ", "check headers: ", "check credential_bindings: ", "check allowed_content_types: "}, func(op string) bool { return strings.HasPrefix(err.Error(), op) })
 }
 
@@ -242,14 +242,14 @@ func TestExpand(t *testing.T) {
 		{toolproto.ReadFile, ``, "json_syntax"},
 		{toolproto.ReadFile, `{"workspace":"/srv/src","path":"a"}`, "not_found"},
 		{toolproto.ReadFile, `{"workspace":"other","path":"a"}`, "not_found"},
-		{toolproto.WriteFile, `{"workspace":"ro","path":"a","mode":"create","content":""}`, "workspace_read_only"},
-		{toolproto.ApplyPatch, `{"workspace":"ro","patch":"--- x\n+++ x\n@@ -1 +1 @@\n-a\n+b\n"}`, "workspace_read_only"},
-		{toolproto.ApplyPatch, `{"workspace":"src","patch":"--- /etc/x\n+++ /etc/x\n@@ -1 +1 @@\n-a\n+b\n"}`, "patch_syntax"},
+		{toolproto.WriteFile, `{"workspace":"ro","path":"a","mode":"create","content":""}`, "read_only"},
+		{toolproto.ApplyPatch, `{"workspace":"ro","patch":"--- x\n+++ x\n@@ -1 +1 @@\n-a\n+b\n"}`, "read_only"},
+		{toolproto.ApplyPatch, `{"workspace":"src","patch":"--- /etc/x\n+++ /etc/x\n@@ -1 +1 @@\n-a\n+b\n"}`, "invalid_input"},
 		{toolproto.Fetch, `{"url":"file:///etc/passwd"}`, "invalid_input"},
 		{toolproto.Fetch, `{"url":"https://docs.example/","headers":["authorization: x"]}`, "invalid_input"},
 		{toolproto.Fetch, `{"url":"http://docs.example/","credential_bindings":["authorization: vault://global/a"]}`, "invalid_input"},
 		{toolproto.Fetch, `{"url":"https://docs.example/","workspace":"src"}`, "invalid_input"},
-		{kernel.ToolRun, `{"argv":["id"],"workspace":"ro"}`, "workspace_read_only"},
+		{kernel.ToolRun, `{"argv":["id"],"workspace":"ro"}`, "read_only"},
 		{kernel.ToolRun, `{"argv":["id"],"workspace":"src","cwd":"../x"}`, "invalid_input"},
 	} {
 		x, err := table.Expand(t.Context(), policy.Entity{}, c.tool, []byte(c.in))

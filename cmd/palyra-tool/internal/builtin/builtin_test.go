@@ -378,7 +378,7 @@ func TestPatchRefused(t *testing.T) {
 		{"renamed over", "diff --git a/f b/g\nrename from f\nrename to g\n", "exists"},
 		{"below a file", fine + "--- /dev/null\n+++ b/g/x\n@@ -0,0 +1 @@\n+c\n", "wrong_type"},
 		{"other mode", "diff --git a/f b/f\nold mode 100755\nnew mode 100644\n", "patch_mismatch"},
-		{"not a patch", "hello\n", "patch_syntax"},
+		{"not a patch", "hello\n", "invalid_input"},
 	} {
 		if s, f := call(t, &Env{Dir: dir}, toolproto.ApplyPatch, obj{"patch": c.patch}, nil); s == toolproto.Done || s == toolproto.Partial || f.Error.Reason != c.reason {
 			t.Errorf("%s: %d, %+v", c.name, s, f)
