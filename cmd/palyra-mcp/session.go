@@ -34,7 +34,7 @@ func (a *app) callIn(ctx context.Context, s *shell, h hub.Hub, c hub.NewCall) (h
 		}
 		c.Session = id
 		r, err := hub.Call.Do(ctx, h, hub.Caller{}, c)
-		if tries > 2 || !errors.Is(err, fault.ErrSessionEnded) && !errors.Is(err, fault.ErrNoSession) {
+		if tries > 2 || !errors.Is(err, fault.ErrNoSession) {
 			return r, err
 		}
 	}

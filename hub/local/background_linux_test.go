@@ -293,7 +293,7 @@ func TestBackgroundSession(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.over(c, id, "killed", reasonSessionEnded)
-	if _, err := h.tryBackground(c, s, background(nil, "sleep", w)); fault.ReasonOf(err) != "session_ended" {
+	if _, err := h.tryBackground(c, s, background(nil, "sleep", w)); fault.ReasonOf(err) != "no_such_session" {
 		t.Errorf("in an ended session: %v", err)
 	}
 	for range 10 {
@@ -302,7 +302,7 @@ func TestBackgroundSession(t *testing.T) {
 		for range 3 {
 			wg.Go(func() {
 				r, err := h.tryBackground(c, s, background(nil, "sleep", w))
-				if reason := fault.ReasonOf(err); err != nil && reason != "session_ended" {
+				if reason := fault.ReasonOf(err); err != nil && reason != "no_such_session" {
 					t.Errorf("start: %v", err)
 				} else if err == nil && r.Reason != reasonSessionEnded && r.State != hub.RunInProgress {
 					t.Errorf("start: %+v", r)

@@ -527,7 +527,7 @@ func TestEndSession(t *testing.T) {
 	if r := h.ended(h.owner, r.ID); r.State != hub.RunCancelled || r.Reason != "session_ended" {
 		t.Errorf("%s %s", r.State, r.Reason)
 	}
-	if _, err := hub.StartRun.Do(ctx, h, h.owner, hub.NewRun{Session: r.Session, Steps: []hub.Step{argv("true")}}); fault.ReasonOf(err) != "session_ended" {
+	if _, err := hub.StartRun.Do(ctx, h, h.owner, hub.NewRun{Session: r.Session, Steps: []hub.Step{argv("true")}}); fault.ReasonOf(err) != "no_such_session" {
 		t.Error(err)
 	}
 	if again, err := hub.EndSession.Do(ctx, h, h.owner, hub.SessionChange{ID: r.Session, Version: 0}); err != nil || again.Version != s.Version {

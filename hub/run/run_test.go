@@ -206,7 +206,7 @@ func TestRefusedRequests(t *testing.T) {
 		{"budget", Request{Budget: hub.Budget{Calls: -1}, Steps: steps("ok")}, fault.Usage, "invalid_input: a bound is negative"},
 		{"another's session", Request{User: alice, Session: other.ID, Steps: steps("ok")}, fault.NotFound, "no_such_session"},
 		{"no session", Request{User: alice, Session: ident.New(ident.Session), Steps: steps("ok")}, fault.NotFound, "no_such_session"},
-		{"ended session", Request{User: alice, Session: over.ID, Steps: steps("ok")}, fault.Usage, "session_ended"},
+		{"ended session", Request{User: alice, Session: over.ID, Steps: steps("ok")}, fault.Usage, "no_such_session"},
 	} {
 		reason, text, _ := strings.Cut(test.reason, ": ") // of one reason there are several
 		if _, err := h.try(test.q); fault.KindOf(err) != test.kind || fault.ReasonOf(err) != reason || !strings.Contains(err.Error(), text) {

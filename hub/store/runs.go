@@ -46,7 +46,7 @@ func (tx *Tx) createRun(r *Run) error {
 	case !ok:
 		return NoSuch("session", r.Session)
 	case state != SessionOpen:
-		return usage("session_ended", op, "session %s has ended", quoteID(r.Session))
+		return usage("no_such_session", op, "session %s has ended", quoteID(r.Session))
 	}
 	if r.IdempotencyKey != "" {
 		if _, err := tx.runByKey(r.Principal, r.IdempotencyKey); fault.KindOf(err) != fault.NotFound {

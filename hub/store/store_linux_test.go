@@ -267,7 +267,7 @@ func TestRuns(t *testing.T) {
 	})
 	wants(t, s.Update(ctx, func(tx *Tx) error {
 		return tx.CreateRun(&Run{Session: r.Session, Principal: "p", Plan: []byte("{}")})
-	}), fault.Usage, "session_ended")
+	}), fault.Usage, "no_such_session")
 	check(t, s)
 }
 

@@ -34,7 +34,6 @@ const (
 	ErrRolledBack         Code = "rolled_back"
 	ErrSafeMode           Code = "safe_mode"
 	ErrSecretExpired      Code = "secret_expired"
-	ErrSessionEnded       Code = "session_ended"
 	ErrStateMissing       Code = "state_missing"
 	ErrStoreCorrupt       Code = "store_corrupt"
 	ErrTooLarge           Code = "too_large"

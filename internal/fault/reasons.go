@@ -73,8 +73,8 @@ var vocabularies = [...]Vocabulary{
 	{"Programs, files and ids", "", []Reason{
 		{Code: "not_found", Kinds: []Kind{NotFound, Usage},
 			Says: "No such thing, or it isn't for this caller. The text names it."},
-		{Code: "no_such_session", Kinds: []Kind{NotFound},
-			Says: "Go on in another one."},
+		{Code: "no_such_session", Kinds: []Kind{NotFound, Usage},
+			Says: "Or it has ended. Go on in another one."},
 		{Code: "question_not_recorded", Kinds: []Kind{Unsupported},
 			Says: "Not in full."},
 		{Code: "exists", Kinds: []Kind{Busy, BadState}},
@@ -148,7 +148,6 @@ var vocabularies = [...]Vocabulary{
 			Do: "look at what it is now and decide anew"},
 	}},
 	{"Not now", "The same request may succeed later, or with less.", []Reason{
-		{Code: "session_ended", Kinds: []Kind{Usage}},
 		{Code: "run_ended", Kinds: []Kind{Usage}},
 		{Code: "queue_full", Kinds: []Kind{Busy, Unavailable}},
 		{Code: "too_many", Kinds: []Kind{Busy, Unavailable},
@@ -373,6 +372,7 @@ var vocabularies = [...]Vocabulary{
 		{Code: "interrupted", Kinds: []Kind{Canceled},
 			Says: "The daemon stopped or died."},
 		{Code: "caller_gone"},
+		{Code: "session_ended"},
 		{Code: "step_failed", Kinds: []Kind{Usage}},
 		{Code: "budget_calls",
 			Says: "The run's is used up."},

@@ -423,7 +423,7 @@ func (s *server) run(ctx context.Context, c *call, tool string) *Answer {
 			}
 			s.release(c, session)
 			return a
-		case used && (errors.Is(err, fault.ErrSessionEnded) || errors.Is(err, fault.ErrNoSession)):
+		case used && errors.Is(err, fault.ErrNoSession):
 			lost = anew // it was ended by others; nothing ran
 			s.lose(session)
 			continue

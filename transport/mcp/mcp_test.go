@@ -81,7 +81,7 @@ func (d *daemon) Do(ctx context.Context, c hub.Caller, op *hub.Operation, in any
 		live := d.sessions[n.Session]
 		d.mu.Unlock()
 		if !live {
-			return nil, fault.New(fault.Usage, "session_ended", "call", nil)
+			return nil, fault.New(fault.Usage, "no_such_session", "call", nil)
 		}
 		switch {
 		case n.Tool == apitest.ToolWait:
