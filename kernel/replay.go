@@ -228,7 +228,7 @@ func Export(d *Decided, set *policy.Set) (*policy.Bundle, error) {
 		return nil, err
 	}
 	if a := b.Answer; a.Effect.String() != p.Decision.Effect || a.Reason != p.Decision.Reason || !slices.Equal(a.Policies, p.Decision.Policies) {
-		return nil, fault.New(fault.Integrity, "decision_differs", op, fmt.Errorf("made again it is %s %s by %v", a.Effect, a.Reason, a.Policies))
+		return nil, fault.New(fault.Integrity, "changed", op, fmt.Errorf("made again it is %s %s by %v", a.Effect, a.Reason, a.Policies))
 	}
 	return b, nil
 }

@@ -102,22 +102,21 @@ func broken(line int, format string, a ...any) error {
 }
 
 // mismatch returns an error of a patch that does not fit the file.
-func mismatch(reason string, f *File, h *Hunk, format string, a ...any) error {
+func mismatch(f *File, h *Hunk, format string, a ...any) error {
 	op := fmt.Sprintf("patch %q", f.Path())
 	if h != nil {
 		op += fmt.Sprintf(", hunk at line %d of the patch", h.At)
 	}
-	return fault.New(fault.Busy, reason, op, fmt.Errorf(format, a...))
+	return fault.New(fault.Busy, "changed", op, fmt.Errorf(format, a...))
 }
 
 // Apply returns the content of the file afterwards, and each hunk's distance in lines from
 // its stated place. offset bounds that distance; a hunk without context and removed lines
-// never moves. old isn't changed. Its errors are of kind fault.Busy and have the reason
-// patch_mismatch.
+// never moves. old isn't changed. Its errors are of kind fault.Busy and have the reason changed.
 func (f *File) Apply(old []byte, offset int) (content []byte, offsets []int64, err error) {
 	was := split(old)
 	if f.Op == Create && len(was) > 0 {
-		return nil, nil, mismatch("patch_mismatch", f, nil, "the file is not empty")
+		return nil, nil, mismatch(f, nil, "the file is not empty")
 	}
 	out := make([]byte, 0, len(old)+1024)
 	next, delta := 0, 0 // line of was to go on with; lines added so far
@@ -125,7 +124,7 @@ func (f *File) Apply(old []byte, offset int) (content []byte, offsets []int64, e
 		h := &f.Hunks[i]
 		// Without an offset the numbers of the other side have to add up too.
 		if start := wanted(h.NewStart, h.NewLines); offset == 0 && start != wanted(h.OldStart, h.OldLines)+delta {
-			return nil, nil, mismatch("patch_mismatch", f, h, "begins at line %d afterwards, and with the hunks before it that is line %d",
+			return nil, nil, mismatch(f, h, "begins at line %d afterwards, and with the hunks before it that is line %d",
 				start+1, wanted(h.OldStart, h.OldLines)+delta+1)
 		}
 		at, err := f.place(h, was, next, offset)
@@ -154,7 +153,7 @@ func (f *File) Apply(old []byte, offset int) (content []byte, offsets []int64, e
 		}
 	}
 	if f.Op == Delete && len(out) > 0 {
-		return nil, nil, mismatch("patch_mismatch", f, nil, "the file holds more than the patch removes")
+		return nil, nil, mismatch(f, nil, "the file holds more than the patch removes")
 	}
 	return out, offsets, nil
 }
@@ -162,7 +161,7 @@ func (f *File) Apply(old []byte, offset int) (content []byte, offsets []int64, e
 // add appends a line, unless the one before it has no line feed.
 func (f *File) add(out, line []byte, h *Hunk) ([]byte, error) {
 	if n := len(out); n > 0 && out[n-1] != '\n' {
-		return nil, mismatch("patch_mismatch", f, h, "a line without a line feed would not be the last")
+		return nil, mismatch(f, h, "a line without a line feed would not be the last")
 	}
 	return append(out, line...), nil
 }
@@ -187,12 +186,12 @@ func (f *File) place(h *Hunk, was [][]byte, from, offset int) (int, error) {
 			continue
 		}
 		if found >= 0 {
-			return 0, mismatch("patch_mismatch", f, h, "its lines stand at line %d and at line %d", found+1, at+1)
+			return 0, mismatch(f, h, "its lines stand at line %d and at line %d", found+1, at+1)
 		}
 		found = at
 	}
 	if found < 0 {
-		return 0, mismatch("patch_mismatch", f, h, "%s", h.why(was, from, want))
+		return 0, mismatch(f, h, "%s", h.why(was, from, want))
 	}
 	return found, nil
 }

@@ -80,9 +80,9 @@ func testWorkingDirectory(t *testing.T, h *harness) {
 		switch o := c.run(); {
 		case o.err == nil && o.res.Outcome == isolate.Exited && o.stdout == c.spec.CwdInode+"\n":
 			return true
-		case fault.ReasonOf(o.err) == "workspace_changed" && o.res == nil && o.stdout == "":
+		case fault.ReasonOf(o.err) == "changed" && o.res == nil && o.stdout == "":
 		default:
-			t.Errorf("%s: %s, %v: the program is in %q, sealed was %s; want it there, or refused with workspace_changed", what, o, o.err, o.stdout, c.spec.CwdInode)
+			t.Errorf("%s: %s, %v: the program is in %q, sealed was %s; want it there, or refused with changed", what, o, o.err, o.stdout, c.spec.CwdInode)
 		}
 		return false
 	}

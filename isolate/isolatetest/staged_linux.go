@@ -168,7 +168,7 @@ func testStaged(t *testing.T, h *harness) {
 		t.Errorf("in a folder: %q, %v", o.stdout, o.err)
 	}
 	c.spec.CwdInode = "1:1"
-	if o = c.run(); fault.ReasonOf(o.err) != "workspace_changed" {
+	if o = c.run(); fault.ReasonOf(o.err) != "changed" {
 		t.Errorf("in another folder: %v", o.err)
 	}
 
@@ -177,7 +177,7 @@ func testStaged(t *testing.T, h *harness) {
 	c.staged(dir, uid, gid, l)
 	c.files.Layer = openFolder(t, state)
 	defer c.files.Layer.Close()
-	if o = c.run(); fault.ReasonOf(o.err) != "workspace_changed" || o.res != nil {
+	if o = c.run(); fault.ReasonOf(o.err) != "changed" || o.res != nil {
 		t.Errorf("another folder for a layer: %s, %v", o, o.err)
 	}
 	c.files.Layer = nil

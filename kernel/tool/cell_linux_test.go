@@ -117,7 +117,7 @@ func TestCellWriting(t *testing.T) {
 	if got := b.asked[len(b.asked)-1].Call.Argv[2:]; !slices.Equal(got, []string{"modify=x", "delete=gone", "rename=from", "to=to", "create=deep/er/new", "permissions=0644"}) {
 		t.Errorf("asked about %q", got)
 	}
-	b.fails(toolproto.ApplyPatch, obj{"workspace": "src", "patch": diff}, toolproto.Conflict, "patch_mismatch")
+	b.fails(toolproto.ApplyPatch, obj{"workspace": "src", "patch": diff}, toolproto.Conflict, "changed")
 	noTemps(t, b.dir)
 }
 

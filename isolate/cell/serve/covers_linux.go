@@ -174,7 +174,7 @@ func eachComponent(root int, paths []string, f func(path string, fd int) error) 
 				return refuse("operand_unpinnable", watchOp, fmt.Errorf("%q is a mount of its own in the workspace", sofar)).
 					WithHint("name the mounted folder as the workspace")
 			case err != nil:
-				return fault.New(fault.Usage, "workspace_changed", watchOp, fmt.Errorf("%q: %w", sofar, err))
+				return fault.New(fault.Usage, "changed", watchOp, fmt.Errorf("%q: %w", sofar, err))
 			}
 			if err := f(sofar, fd); err != nil {
 				sys.Close(fd)

@@ -64,8 +64,8 @@ func TestUnwatched(t *testing.T) {
 		{"too many calls", none, plain, "a/b/in", "budget"},
 		{"file system without word of renames", one(), folder(t, "/proc"), "sys/kernel/ostype", "operand_unpinnable"},
 		{"mount in the workspace", one(), folder(t, "/"), "proc/version", "operand_unpinnable"},
-		{"link", one(), link, "link/in", "workspace_changed"},
-		{"gone", one(), plain, "a/c/in", "workspace_changed"},
+		{"link", one(), link, "link/in", "changed"},
+		{"gone", one(), plain, "a/c/in", "changed"},
 	} {
 		var w covers
 		err := w.arm(c.pool, int(c.root.Fd()), int(c.root.Fd()), []string{c.path})

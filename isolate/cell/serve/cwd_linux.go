@@ -29,13 +29,13 @@ func (r *run) enter(dir int) (int, error) {
 		return dir, nil
 	}
 	rel, _ := strings.CutPrefix(r.spec.Cwd, workspaceName(r.spec)+"/")
-	changed := fault.New(fault.Usage, "workspace_changed", op, errors.New("it is not the directory that was sealed"))
+	changed := fault.New(fault.Usage, "changed", op, errors.New("it is not the directory that was sealed"))
 	if r.lower != nil {
 		// An overlay has inodes of its own: the sealed folder is the one below it. In the
 		// layer an earlier call may have put another in its place, which is the layer's.
 		below, err := sys.FolderBeneath(int(r.lower.Fd()), rel)
 		if err != nil {
-			return -1, fault.New(fault.Usage, "workspace_changed", op, err)
+			return -1, fault.New(fault.Usage, "changed", op, err)
 		}
 		defer below.Close()
 		if at, err := sys.PlaceOf(int(below.Fd())); err != nil || isolate.Inode(at.Inode.Dev, at.Inode.Ino) != r.spec.CwdInode {
@@ -47,7 +47,7 @@ func (r *run) enter(dir int) (int, error) {
 	case errors.Is(err, fs.ErrPermission):
 		return -1, fault.New(fault.Usage, "invalid_input", op, err)
 	case err != nil:
-		return -1, fault.New(fault.Usage, "workspace_changed", op, err)
+		return -1, fault.New(fault.Usage, "changed", op, err)
 	}
 	r.hold(f)
 	if r.cwd, err = sys.PlaceOf(int(f.Fd())); err != nil {

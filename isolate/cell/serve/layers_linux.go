@@ -164,7 +164,7 @@ func (r *run) layerKey() (k layerKey, err error) {
 	}{{"upper", &k.upper}, {"work", &k.work}} {
 		f, err := sys.FolderBeneath(r.files.layer, part.name)
 		if err != nil {
-			return k, fault.New(fault.Usage, "workspace_changed", layerOp, err)
+			return k, fault.New(fault.Usage, "changed", layerOp, err)
 		}
 		*part.to, err = sys.InodeOf(int(f.Fd()))
 		f.Close()
@@ -200,7 +200,7 @@ func (r *run) stage(l *layer) (err error) {
 	var parts [2]*os.File
 	for i, name := range [...]string{"upper", "work"} {
 		if parts[i], err = sys.FolderBeneath(int(folder.Fd()), name); err != nil {
-			return fault.New(fault.Usage, "workspace_changed", layerOp, err)
+			return fault.New(fault.Usage, "changed", layerOp, err)
 		}
 		defer parts[i].Close()
 	}
@@ -219,7 +219,7 @@ func (r *run) stage(l *layer) (err error) {
 func (r *run) lockWork(folder int) (*os.File, error) {
 	fd, err := sys.OpenBeneath(folder, "work")
 	if err != nil {
-		return nil, fault.New(fault.Usage, "workspace_changed", layerOp, err)
+		return nil, fault.New(fault.Usage, "changed", layerOp, err)
 	}
 	f := os.NewFile(uintptr(fd), "work")
 	for over := time.Now().Add(layerPatience); ; time.Sleep(layerAgain) {

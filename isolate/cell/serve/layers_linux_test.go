@@ -82,7 +82,7 @@ func TestAwaitLayer(t *testing.T) {
 		delete(s.layers.used, l.key)
 		s.layers.mu.Unlock()
 		close(l.ready)
-		if err := <-done; errors.Is(err, theirs) == abandoned || abandoned && fault.ReasonOf(err) != "workspace_changed" {
+		if err := <-done; errors.Is(err, theirs) == abandoned || abandoned && fault.ReasonOf(err) != "changed" {
 			t.Errorf("abandoned %t: %v", abandoned, err)
 		}
 		if l.users != map[bool]int{true: 1, false: 2}[abandoned] {

@@ -165,7 +165,7 @@ func elsewhere(f func()) {
 func cloneDirectory(path string, sealed int, op string) (*os.File, error) {
 	dir, err := sys.OpenDirNoLinks(path)
 	if err != nil {
-		return nil, fault.New(fault.Usage, "workspace_changed", op, err)
+		return nil, fault.New(fault.Usage, "changed", op, err)
 	}
 	defer dir.Close()
 	same, err := sys.SameFile(int(dir.Fd()), sealed)
@@ -173,7 +173,7 @@ func cloneDirectory(path string, sealed int, op string) (*os.File, error) {
 		return nil, fault.New(fault.Internal, "internal", op, err)
 	}
 	if !same {
-		return nil, fault.New(fault.Usage, "workspace_changed", op, errors.New("it is not the directory that was sealed"))
+		return nil, fault.New(fault.Usage, "changed", op, errors.New("it is not the directory that was sealed"))
 	}
 	m, err := sys.OpenTree(int(dir.Fd()), "", true)
 	if err != nil {

@@ -372,12 +372,12 @@ func TestPatchRefused(t *testing.T) {
 	before := snapshot(t, dir)
 	const fine = "diff --git a/f b/f\n--- a/f\n+++ b/f\n@@ -1 +1 @@\n-a\n+b\n"
 	for _, c := range []struct{ name, patch, reason string }{
-		{"second file does not fit", fine + "--- a/g\n+++ b/g\n@@ -1 +1 @@\n-b\n+c\n", "patch_mismatch"},
+		{"second file does not fit", fine + "--- a/g\n+++ b/g\n@@ -1 +1 @@\n-b\n+c\n", "changed"},
 		{"second file is not there", fine + "--- a/h\n+++ b/h\n@@ -1 +1 @@\n-b\n+c\n", "not_found"},
 		{"created over", fine + "--- /dev/null\n+++ b/g\n@@ -0,0 +1 @@\n+c\n", "exists"},
 		{"renamed over", "diff --git a/f b/g\nrename from f\nrename to g\n", "exists"},
 		{"below a file", fine + "--- /dev/null\n+++ b/g/x\n@@ -0,0 +1 @@\n+c\n", "wrong_type"},
-		{"other mode", "diff --git a/f b/f\nold mode 100755\nnew mode 100644\n", "patch_mismatch"},
+		{"other mode", "diff --git a/f b/f\nold mode 100755\nnew mode 100644\n", "changed"},
 		{"not a patch", "hello\n", "invalid_input"},
 	} {
 		if s, f := call(t, &Env{Dir: dir}, toolproto.ApplyPatch, obj{"patch": c.patch}, nil); s == toolproto.Done || s == toolproto.Partial || f.Error.Reason != c.reason {

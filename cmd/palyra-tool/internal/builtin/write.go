@@ -142,7 +142,7 @@ func (s *changeset) plan(files []patch.File, offset int) error {
 				return err
 			}
 			if f.OldMode != "" && (c.was.Perm&0o100 != 0) != (f.OldMode == "0755") {
-				return fault.New(fault.Busy, "patch_mismatch", fmt.Sprintf("patch %q", c.from), fmt.Errorf("its mode is not %s", f.OldMode))
+				return fault.New(fault.Busy, "changed", fmt.Sprintf("patch %q", c.from), fmt.Errorf("its mode is not %s", f.OldMode))
 			}
 			if f.Mode == "" {
 				c.perm = c.was.Perm
