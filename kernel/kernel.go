@@ -467,7 +467,7 @@ func (k *Kernel) enter() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.closed {
-		return fault.New(fault.Unavailable, "draining", "call", errors.New("the kernel is closed"))
+		return fault.New(fault.Unavailable, "not_ready", "call", errors.New("the kernel is closed"))
 	}
 	k.calls.Add(1)
 	return nil

@@ -108,7 +108,7 @@ func TestPlantedTooLong(t *testing.T) {
 	if _, again = withoutList(less, tooLong); again {
 		t.Error("tried without end")
 	}
-	for _, err := range []error{nil, fault.New(fault.Unavailable, "draining", "append", nil), fmt.Errorf("x")} {
+	for _, err := range []error{nil, fault.New(fault.Unavailable, "not_ready", "append", nil), fmt.Errorf("x")} {
 		if _, again = withoutList(fits, err); again {
 			t.Errorf("tried again after %v", err)
 		}

@@ -492,7 +492,7 @@ func (d *daemon) refuseCalls() error {
 	case d.safe:
 		return d.whenSafe()
 	case d.draining.Load():
-		return fault.New(fault.Unavailable, "draining", "make call", errors.New("palyrad is about to end"))
+		return fault.New(fault.Unavailable, "not_ready", "make call", errors.New("palyrad is about to end"))
 	}
 	if cfg.Journal.MinFree > 0 {
 		free, err := freeBytes(cfg.State.Dir)

@@ -451,7 +451,7 @@ func (j *Journal) stageAll(ctx context.Context) (*staged, error) {
 }
 
 func errClosed(op string) error {
-	return fault.New(fault.BadState, "draining", op, errors.New("the journal is closed"))
+	return fault.New(fault.BadState, "not_ready", op, errors.New("the journal is closed"))
 }
 
 // corrupt returns the error for damage that a crash doesn't explain.

@@ -337,10 +337,10 @@ func TestAppendRefuses(t *testing.T) {
 	if err := j.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := j.Append(context.Background(), Entry{Leaf: []byte{1}}); fault.ReasonOf(err) != "draining" {
+	if _, err := j.Append(context.Background(), Entry{Leaf: []byte{1}}); fault.ReasonOf(err) != "not_ready" {
 		t.Errorf("append after close: %v", err)
 	}
-	if _, err := j.Prove(t.Context(), 0); fault.ReasonOf(err) != "draining" {
+	if _, err := j.Prove(t.Context(), 0); fault.ReasonOf(err) != "not_ready" {
 		t.Errorf("prove after close: %v", err)
 	}
 }

@@ -185,7 +185,7 @@ func TestOutputEnds(t *testing.T) {
 	ended := make(chan error)
 	go func() { _, err := r.Next(t.Context()); ended <- err }()
 	h.stop()
-	if err := <-ended; fault.ReasonOf(err) != "draining" && !errors.Is(err, io.EOF) && !errors.Is(err, store.ErrClosed) { // the run may have ended first, or the store
+	if err := <-ended; fault.ReasonOf(err) != "not_ready" && !errors.Is(err, io.EOF) && !errors.Is(err, store.ErrClosed) { // the run may have ended first, or the store
 		t.Errorf("%v", err)
 	}
 }

@@ -32,14 +32,14 @@ func TestDrain(t *testing.T) {
 			break
 		}
 	}
-	if _, err := h.try(Request{Steps: steps("ok")}); fault.ReasonOf(err) != "draining" {
+	if _, err := h.try(Request{Steps: steps("ok")}); fault.ReasonOf(err) != "not_ready" {
 		t.Errorf("a new run: %v", err)
 	}
 	h.g.free <- struct{}{}
 	if err := <-closed; err != nil {
 		t.Fatal(err)
 	}
-	if err := <-waited; fault.ReasonOf(err) != "draining" {
+	if err := <-waited; fault.ReasonOf(err) != "not_ready" {
 		t.Errorf("who waits for a queued run: %v", err)
 	}
 	if r := h.read(a); r.State != hub.RunDone {

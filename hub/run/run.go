@@ -402,7 +402,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	e.die()
 	e.mu.Lock()
 	for _, j := range e.jobs { // who waits for a queued one waits in vain
-		j.end(fault.New(fault.Unavailable, "draining", "wait for run", nil))
+		j.end(fault.New(fault.Unavailable, "not_ready", "wait for run", errEnding))
 	}
 	e.mu.Unlock()
 	e.tapes.close()

@@ -116,6 +116,9 @@ func (j *job) wait(ctx context.Context) error {
 	}
 }
 
+// errEnding is the cause of what a daemon that is about to end refuses.
+var errEnding = errors.New("draining")
+
 // errExists is how the transaction of Start says that the key was used before.
 var errExists = errors.New("the run exists")
 
@@ -238,7 +241,7 @@ func (e *Engine) enter(j *job) (session.Place, error) {
 	defer e.mu.Unlock()
 	switch {
 	case e.closed:
-		return session.Gone, fault.New(fault.Unavailable, "draining", "start run", nil).WithHint("try again when the daemon is back")
+		return session.Gone, fault.New(fault.Unavailable, "not_ready", "start run", errEnding).WithHint("try again when the daemon is back")
 	case e.cfg.Park:
 		return session.Gone, fault.New(fault.Unavailable, "safe_mode", "start run", nil).
 			WithHint("mend what status names and start the daemon again: in safe mode it makes no calls")

@@ -53,7 +53,7 @@ func (t *tapes) listen(run string) (*bell, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
-		return nil, fault.New(fault.Unavailable, "draining", "read tape", nil)
+		return nil, fault.New(fault.Unavailable, "not_ready", "read tape", errEnding)
 	}
 	b := t.bells[run]
 	if b == nil {
@@ -118,7 +118,7 @@ func (t *tapes) enter(op string) error {
 	defer t.mu.Unlock()
 	switch {
 	case t.closed:
-		return fault.New(fault.Unavailable, "draining", op, nil)
+		return fault.New(fault.Unavailable, "not_ready", op, errEnding)
 	case t.readers >= t.max:
 		return fault.New(fault.Busy, "too_many", op, errors.New("as many read as may")).WithHint("close other readers of tapes")
 	}

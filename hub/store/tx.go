@@ -231,7 +231,7 @@ var ErrClosed = errors.New("the store is closed")
 // ErrBackup is in the error of what has to wait for the end of a backup.
 var ErrBackup = errors.New("a backup is being made")
 
-var errClosed = fault.New(fault.Busy, "draining", "update store", ErrClosed)
+var errClosed = fault.New(fault.Busy, "not_ready", "update store", ErrClosed)
 
 func isDone(j *job) bool {
 	select {

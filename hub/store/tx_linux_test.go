@@ -94,9 +94,9 @@ func TestUpdateCancel(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	wants(t, s.Update(context.Background(), func(*Tx) error { return nil }), fault.Busy, "draining")
+	wants(t, s.Update(context.Background(), func(*Tx) error { return nil }), fault.Busy, "not_ready")
 	_, err := View(context.Background(), s, func(*Tx) (int, error) { return 0, nil })
-	wants(t, err, fault.Busy, "draining")
+	wants(t, err, fault.Busy, "not_ready")
 }
 
 // TestNoTemporaryFiles: no connection puts anything into files outside of the

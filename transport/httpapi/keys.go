@@ -82,7 +82,7 @@ func mayHaveHappened(err error) bool {
 }
 
 // atTheDoor are the refusals of a daemon that has no room now, or takes nothing.
-var atTheDoor = []fault.Code{fault.ErrDraining, fault.ErrSafeMode, fault.ErrDiskLow, fault.ErrQuota, fault.ErrBudget}
+var atTheDoor = []fault.Code{fault.ErrNotReady, fault.ErrSafeMode, fault.ErrDiskLow, fault.ErrQuota, fault.ErrBudget}
 
 // digest names the request: the same operation on the same thing with the same body.
 func (x *exchange) digest() canon.Digest {

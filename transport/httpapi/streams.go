@@ -193,7 +193,7 @@ func (s *streams) reserve(who budget.Owner, extra int64) (*budget.Hold, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ctx == nil {
-		return nil, fault.New(fault.Unavailable, "draining", "read tape", errors.New("the server does not serve"))
+		return nil, fault.New(fault.Unavailable, "not_ready", "read tape", errors.New("the server does not serve"))
 	}
 	l := s.places.Limits()
 	place, err := s.places.Take(who, min(1+2*extra/readerSize, l.Each, l.Total-l.Reserve))
@@ -222,7 +222,7 @@ func (s *streams) join(r *reader, run string, last uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ctx == nil {
-		return fault.New(fault.Unavailable, "draining", "read tape", errors.New("the server does not serve"))
+		return fault.New(fault.Unavailable, "not_ready", "read tape", errors.New("the server does not serve"))
 	}
 	l := s.reels[run]
 	if l == nil {

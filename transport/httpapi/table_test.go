@@ -229,9 +229,9 @@ func TestMetricsAreAsked(t *testing.T) {
 		t.Errorf("%s", a.body)
 	}
 	r = newRig(t, func(c *Config) {
-		c.Hub = hidesStatus{c.Hub, fault.New(fault.Unavailable, "draining", "read status", nil)}
+		c.Hub = hidesStatus{c.Hub, fault.New(fault.Unavailable, "not_ready", "read status", nil)}
 	})
-	r.refused(r.send(get, "/metrics", ""), 503, "draining")
+	r.refused(r.send(get, "/metrics", ""), 503, "not_ready")
 }
 
 // TestShortOfMemory: when the heap is above the mark only an owner at the socket begins

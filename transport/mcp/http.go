@@ -281,7 +281,7 @@ func (h *Handler) giveWay(o owner) <-chan struct{} {
 }
 
 func draining() error {
-	return fault.New(fault.Unavailable, "draining", "serve MCP", errors.New("the server does not serve"))
+	return fault.New(fault.Unavailable, "not_ready", "serve MCP", errors.New("the server does not serve"))
 }
 
 // request is one on its way through the SDK.
