@@ -43,7 +43,7 @@ func TestStateRefused(t *testing.T) {
 		{"", "state_io: not absolute"},
 		{dir("open", 0o755), "unsafe_file: mode is 0755"},
 		{dir("group", 0o750), "unsafe_file: mode is 0750"},
-		{base + "/link", "wrong_type"},
+		{base + "/link", "bad_file"},
 		{put(t, base+"/file", "", 0o600), "state_io"},
 		{"/proc/palyra", "state_missing"},
 	}

@@ -431,7 +431,7 @@ func (p *packer) file(name, from string) error {
 }
 
 func errForeign(name string) error {
-	return fault.New(fault.BadState, "wrong_type", "back up store", fmt.Errorf("%.200q is not a file that belongs there", name))
+	return fault.New(fault.BadState, "bad_file", "back up store", fmt.Errorf("%.200q is not a file that belongs there", name))
 }
 
 func (p *packer) content(name string, r io.Reader, size int64) error {

@@ -378,7 +378,7 @@ func TestArtifacts(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, _, err = s.OpenArtifact(ctx, a.Digest)
-	wants(t, err, fault.BadState, "wrong_type")
+	wants(t, err, fault.BadState, "bad_file")
 }
 
 var errRead = errors.New("reader")

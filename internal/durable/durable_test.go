@@ -143,9 +143,9 @@ func TestPrivate(t *testing.T) {
 		{"read-only", make1(0o400), ""},
 		{"group", make1(0o640), "unsafe_file"},
 		{"others", make1(0o601), "unsafe_file"},
-		{"link", func() error { return os.Symlink("/etc/passwd", path) }, "wrong_type"},
-		{"dangling link", func() error { return os.Symlink("nowhere", path) }, "wrong_type"},
-		{"FIFO", func() error { return syscall.Mkfifo(path, 0o600) }, "wrong_type"},
+		{"link", func() error { return os.Symlink("/etc/passwd", path) }, "bad_file"},
+		{"dangling link", func() error { return os.Symlink("nowhere", path) }, "bad_file"},
+		{"FIFO", func() error { return syscall.Mkfifo(path, 0o600) }, "bad_file"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			defer os.Remove(path)
@@ -276,7 +276,7 @@ func TestLock(t *testing.T) {
 	if err := os.Symlink("elsewhere", path); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Lock(path); fault.ReasonOf(err) != "wrong_type" {
+	if _, err := Lock(path); fault.ReasonOf(err) != "bad_file" {
 		t.Errorf("lock through a link: %v", err)
 	}
 }

@@ -110,7 +110,7 @@ func OpenGate(path string) (*Gate, error) {
 	op := fmt.Sprintf("lock %q", path)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|noFollow, 0o600)
 	if isLoop(err) {
-		return nil, fault.New(fault.BadState, "wrong_type", op, errors.New("is a symbolic link"))
+		return nil, fault.New(fault.BadState, "bad_file", op, errors.New("is a symbolic link"))
 	}
 	if err != nil {
 		return nil, Fault(op, cause(err))

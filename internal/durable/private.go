@@ -13,7 +13,7 @@ import (
 
 // CheckPrivate refuses a file or directory that isn't private to this user: owned by
 // another user, open to group or others, a symbolic link, or of another type. It is
-// fault.BadState with the reason "unsafe_file" or "wrong_type".
+// fault.BadState with the reason "unsafe_file" or "bad_file".
 func CheckPrivate(path string) error {
 	op := fmt.Sprintf("check %q", path)
 	fi, err := os.Lstat(path)
@@ -25,7 +25,7 @@ func CheckPrivate(path string) error {
 
 func private(op string, fi fs.FileInfo) error {
 	if !fi.Mode().IsRegular() && !fi.IsDir() {
-		return fault.New(fault.BadState, "wrong_type", op,
+		return fault.New(fault.BadState, "bad_file", op,
 			fmt.Errorf("is %s, want a regular file or a directory", kindOf(fi.Mode())))
 	}
 	if err := checkOwner(op, fi); err != nil {
@@ -106,7 +106,7 @@ func read(path string, max int64, priv bool) ([]byte, error) {
 	op := fmt.Sprintf("read %q", path)
 	f, err := os.OpenFile(path, os.O_RDONLY|noFollow, 0)
 	if isLoop(err) {
-		return nil, fault.New(fault.BadState, "wrong_type", op, errors.New("is a symbolic link, want a regular file"))
+		return nil, fault.New(fault.BadState, "bad_file", op, errors.New("is a symbolic link, want a regular file"))
 	}
 	if err != nil {
 		return nil, Fault(op, cause(err))
@@ -117,7 +117,7 @@ func read(path string, max int64, priv bool) ([]byte, error) {
 		return nil, Fault(op, cause(err))
 	}
 	if !fi.Mode().IsRegular() {
-		return nil, fault.New(fault.BadState, "wrong_type", op, fmt.Errorf("is %s, want a regular file", kindOf(fi.Mode())))
+		return nil, fault.New(fault.BadState, "bad_file", op, fmt.Errorf("is %s, want a regular file", kindOf(fi.Mode())))
 	}
 	if priv {
 		if err := private(op, fi); err != nil {

@@ -78,10 +78,6 @@ var vocabularies = [...]Vocabulary{
 		{Code: "question_not_recorded", Kinds: []Kind{Unsupported},
 			Says: "Not in full."},
 		{Code: "exists", Kinds: []Kind{Busy, BadState}},
-		{Code: "wrong_type", Kinds: []Kind{NotFound, BadState},
-			Says: "Another type of file is wanted there.",
-			Do: "name the thing itself, a regular file or a directory: no link, FIFO, socket or " +
-				"device"},
 		{Code: "outside_workspace", Kinds: []Kind{Usage, NotExec, Refused},
 			Do: "name the file itself; a link in the workspace may not lead out of it"},
 		{Code: "permission_denied", Kinds: []Kind{Denied, Refused, BadState},
@@ -89,9 +85,9 @@ var vocabularies = [...]Vocabulary{
 		{Code: "read_only", Kinds: []Kind{Usage, Refused, BadState},
 			Says: "A file system, or a workspace as the operator declared it."},
 		{Code: "bad_file", Kinds: []Kind{Usage, NotFound, BadState},
-			Says: "A file that the caller named can't be used.",
-			Do: "name a file that this user may read, or one in an existing folder that this user " +
-				"may write to"},
+			Says: "A file that the caller named can't be used, or another type of file is wanted there.",
+			Do: "name a regular file that this user may read, or one in an existing folder that this user " +
+				"may write to: no link, FIFO, socket or device"},
 		{Code: "program_not_found", Kinds: []Kind{NotFound},
 			Do: "give the path of the program; relative ones begin in the workspace, or else in the " +
 				"current directory"},

@@ -176,12 +176,12 @@ func TestCellHostile(t *testing.T) {
 
 	read := func(path string) obj { return obj{"workspace": "src", "path": path} }
 	for path, reason := range map[string]string{"abs": "outside_workspace", "rel": "outside_workspace", "dir/secret": "outside_workspace",
-		"loop": "wrong_type", "dangling": "outside_workspace", "fifo": "wrong_type", "sock": "wrong_type", "real": "wrong_type",
-		"real/file/x": "wrong_type"} {
+		"loop": "bad_file", "dangling": "outside_workspace", "fifo": "bad_file", "sock": "bad_file", "real": "bad_file",
+		"real/file/x": "bad_file"} {
 		b.fails(toolproto.ReadFile, read(path), toolproto.Failed, reason)
 	}
 	if device {
-		b.fails(toolproto.ReadFile, read("dev"), toolproto.Failed, "wrong_type")
+		b.fails(toolproto.ReadFile, read("dev"), toolproto.Failed, "bad_file")
 	}
 	var r toolproto.ReadFileResult
 	if b.do(toolproto.ReadFile, read("inside"), &r); r.Content.Text != "inside\n" {
@@ -219,8 +219,8 @@ func TestCellHostile(t *testing.T) {
 	write := func(path, mode string) obj {
 		return obj{"workspace": "src", "path": path, "mode": mode, "content": "OVERWRITTEN", "parents": true}
 	}
-	for path, reason := range map[string]string{"abs": "wrong_type", "inside": "wrong_type", "dir/secret": "wrong_type", "dangling": "wrong_type",
-		"fifo": "wrong_type", "sock": "wrong_type", "real": "wrong_type", "dir/new/x": "wrong_type"} {
+	for path, reason := range map[string]string{"abs": "bad_file", "inside": "bad_file", "dir/secret": "bad_file", "dangling": "bad_file",
+		"fifo": "bad_file", "sock": "bad_file", "real": "bad_file", "dir/new/x": "bad_file"} {
 		b.fails(toolproto.WriteFile, write(path, "overwrite"), toolproto.Failed, reason)
 		b.fails(toolproto.WriteFile, write(path, "append"), toolproto.Failed, reason)
 	}
@@ -236,7 +236,7 @@ func TestCellHostile(t *testing.T) {
 		t.Errorf("mode %v, %v", st.Mode(), err)
 	}
 	diff := "--- a/%s\n+++ b/%s\n@@ -1 +1 @@\n-x\n+y\n"
-	for path, reason := range map[string]string{"inside": "wrong_type", "dir/secret": "wrong_type", "fifo": "wrong_type"} {
+	for path, reason := range map[string]string{"inside": "bad_file", "dir/secret": "bad_file", "fifo": "bad_file"} {
 		b.fails(toolproto.ApplyPatch, obj{"workspace": "src", "patch": fmt.Sprintf(diff, path, path)}, toolproto.Failed, reason)
 	}
 	if get(t, outside+"/secret") != "SECRET" {

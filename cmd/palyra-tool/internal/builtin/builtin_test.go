@@ -320,8 +320,8 @@ func TestWrite(t *testing.T) {
 		{"expected", obj{"mode": "overwrite", "expected_digest": digest}, toolproto.Done, "", "new\n", "modified"},
 		{"not expected", obj{"mode": "append", "expected_digest": canon.Sum(nil).String()}, toolproto.Conflict, "changed", "old\n", ""},
 		{"expected and not there", obj{"path": "g", "mode": "overwrite", "expected_digest": digest}, toolproto.Conflict, "changed", "old\n", ""},
-		{"folder in the way", obj{"path": "f/g", "mode": "create", "parents": true}, toolproto.Failed, "wrong_type", "old\n", ""},
-		{"is a folder", obj{"path": "d", "mode": "overwrite"}, toolproto.Failed, "wrong_type", "old\n", ""},
+		{"folder in the way", obj{"path": "f/g", "mode": "create", "parents": true}, toolproto.Failed, "bad_file", "old\n", ""},
+		{"is a folder", obj{"path": "d", "mode": "overwrite"}, toolproto.Failed, "bad_file", "old\n", ""},
 	} {
 		dir := t.TempDir()
 		put(t, dir+"/f", "old\n")
@@ -376,7 +376,7 @@ func TestPatchRefused(t *testing.T) {
 		{"second file is not there", fine + "--- a/h\n+++ b/h\n@@ -1 +1 @@\n-b\n+c\n", "not_found"},
 		{"created over", fine + "--- /dev/null\n+++ b/g\n@@ -0,0 +1 @@\n+c\n", "exists"},
 		{"renamed over", "diff --git a/f b/g\nrename from f\nrename to g\n", "exists"},
-		{"below a file", fine + "--- /dev/null\n+++ b/g/x\n@@ -0,0 +1 @@\n+c\n", "wrong_type"},
+		{"below a file", fine + "--- /dev/null\n+++ b/g/x\n@@ -0,0 +1 @@\n+c\n", "bad_file"},
 		{"other mode", "diff --git a/f b/f\nold mode 100755\nnew mode 100644\n", "changed"},
 		{"not a patch", "hello\n", "invalid_input"},
 	} {

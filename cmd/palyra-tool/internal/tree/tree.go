@@ -146,11 +146,11 @@ func regular(op string, s Stat) error {
 	case File:
 		return nil
 	case Directory:
-		return fault.New(fault.NotFound, "wrong_type", op, errors.New("is a folder"))
+		return fault.New(fault.NotFound, "bad_file", op, errors.New("is a folder"))
 	case Symlink:
-		return fault.New(fault.NotFound, "wrong_type", op, errors.New("is a symbolic link, and no link is followed here"))
+		return fault.New(fault.NotFound, "bad_file", op, errors.New("is a symbolic link, and no link is followed here"))
 	}
-	return fault.New(fault.NotFound, "wrong_type", op, fmt.Errorf("is a %s, which tools do not open", s.Kind))
+	return fault.New(fault.NotFound, "bad_file", op, fmt.Errorf("is a %s, which tools do not open", s.Kind))
 }
 
 // Dir opens a folder without following any link on the way.
@@ -213,7 +213,7 @@ func (d *Dir) sub(base, path string) (*Dir, error) {
 	case Symlink:
 		return nil, regular(op, s)
 	default:
-		return nil, fault.New(fault.NotFound, "wrong_type", op, fmt.Errorf("is a %s", s.Kind))
+		return nil, fault.New(fault.NotFound, "bad_file", op, fmt.Errorf("is a %s", s.Kind))
 	}
 	// "/." makes os.Root open the name itself with O_DIRECTORY, so that a FIFO put there
 	// meanwhile doesn't make us wait. Nor does a link put there fool us: the opened file
@@ -326,11 +326,11 @@ func failure(op string, err error) error {
 	case errors.Is(err, errSwapped):
 		kind, reason = fault.Busy, "changed"
 	case errors.Is(err, syscall.ELOOP):
-		kind, reason = fault.NotFound, "wrong_type"
+		kind, reason = fault.NotFound, "bad_file"
 	case errors.Is(err, syscall.ENOTDIR):
-		kind, reason = fault.NotFound, "wrong_type"
+		kind, reason = fault.NotFound, "bad_file"
 	case errors.Is(err, syscall.EISDIR):
-		kind, reason = fault.NotFound, "wrong_type"
+		kind, reason = fault.NotFound, "bad_file"
 	case errors.Is(err, syscall.ENAMETOOLONG):
 		kind, reason = fault.NotFound, "invalid_input"
 	case errors.Is(err, syscall.EROFS):

@@ -49,7 +49,7 @@ func put(t *testing.T, name, content string) {
 }
 
 // tooFew tells whether a look has not met both sides of an exchange yet.
-func tooFew(reasons map[string]int) bool { return reasons["ok"] == 0 || reasons["wrong_type"] == 0 }
+func tooFew(reasons map[string]int) bool { return reasons["ok"] == 0 || reasons["bad_file"] == 0 }
 
 // TestSwappedFolder: a folder that becomes a link between the look at it and its opening
 // isn't followed, not even to a folder of the workspace, and one that becomes a FIFO makes
@@ -68,7 +68,7 @@ func TestSwappedFolder(t *testing.T) {
 	defer tr.Close()
 	reasons := make(map[string]int)
 	swapped(t, dir, [][2]string{{"d", "link"}, {"d", "fifo"}}, func() {
-		for end := time.Now().Add(3 * time.Second); tooFew(reasons) || time.Now().Before(end) && !(reasons["changed"] > 3 && reasons["wrong_type"] > 5000); {
+		for end := time.Now().Add(3 * time.Second); tooFew(reasons) || time.Now().Before(end) && !(reasons["changed"] > 3 && reasons["bad_file"] > 5000); {
 			d, err := tr.Dir("d")
 			if err != nil {
 				reasons[fault.ReasonOf(err)]++
@@ -111,7 +111,7 @@ func TestSwappedFile(t *testing.T) {
 	defer d.Close()
 	reasons := make(map[string]int)
 	swapped(t, dir, [][2]string{{"f", "link"}, {"f", "fifo"}}, func() {
-		for end := time.Now().Add(3 * time.Second); tooFew(reasons) || time.Now().Before(end) && !(reasons["changed"] > 3 && reasons["wrong_type"] > 100); {
+		for end := time.Now().Add(3 * time.Second); tooFew(reasons) || time.Now().Before(end) && !(reasons["changed"] > 3 && reasons["bad_file"] > 100); {
 			f, _, err := d.Open("f")
 			if err == nil {
 				b, _ := io.ReadAll(f)
