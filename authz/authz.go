@@ -85,7 +85,7 @@ func (a *Authority) Grant(d Decision, rec *approval.Record, capsule, spec canon.
 	const op = "mint grant"
 	switch {
 	case d.by == nil:
-		return grant.Grant{}, fault.New(fault.Denied, "denied_by_default", op, errors.New("the zero decision denies"))
+		return grant.Grant{}, fault.New(fault.Denied, "policy_denied", op, errors.New("the zero decision denies"))
 	case d.by != a:
 		return grant.Grant{}, fault.New(fault.Internal, "internal", op, errors.New("decision of another authority"))
 	}

@@ -96,7 +96,7 @@ func TestGrant(t *testing.T) {
 			return a.Grant(a.Decide(policy.Request{Context: policy.Context{CapsuleDigest: capsule}}), nil, capsule, spec, time.Minute)
 		}, fault.Denied, "policy_denied"},
 		{"zero decision", func() (grant.Grant, error) { return a.Grant(Decision{}, nil, capsule, spec, time.Minute) },
-			fault.Denied, "denied_by_default"},
+			fault.Denied, "policy_denied"},
 		{"decision of another authority", func() (grant.Grant, error) {
 			return a.Grant(other.Decide(request(allowed)), nil, capsule, spec, time.Minute)
 		}, fault.Internal, "decision of another authority"},

@@ -124,7 +124,7 @@ func (s *state) open(ctx context.Context, o journal.Options) (err error) {
 		return err
 	}
 	if ring.Log().Origin() == knob.Origin && knob.Build == "" {
-		return fault.New(fault.BadState, "test_build", op, fmt.Errorf("its log is called %q", knob.Origin)).
+		return fault.New(fault.BadState, "state_io", op, fmt.Errorf("its log is called %q", knob.Origin)).
 			WithHint("a build with " + knob.Tag + " made it, whose receipts prove nothing: use another directory")
 	}
 	s.hold(ring)

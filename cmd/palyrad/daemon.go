@@ -283,7 +283,7 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 		case err := <-served:
 			return err
 		case <-d.starter.Gone():
-			return fault.New(fault.Unavailable, "starter_gone", "serve", errors.New("the starter of palyra-cell has ended; without it nothing can be run"))
+			return fault.New(fault.Unavailable, "helper_unusable", "serve", errors.New("the starter of palyra-cell has ended; without it nothing can be run"))
 		case <-ctx.Done():
 			return d.drain(nil, signals, stopServing, served)
 		}

@@ -154,7 +154,7 @@ func (p *program) configure(inv *command.Invocation) (*config.Config, error) {
 // serve is the serve command.
 func (p *program) serve(ctx context.Context, inv *command.Invocation) error {
 	if knob.Build != "" {
-		return fault.New(fault.Refused, "test_build", "serve", fmt.Errorf("this palyrad was built with %s", knob.Tag))
+		return fault.New(fault.Refused, "helper_unusable", "serve", fmt.Errorf("this palyrad was built with %s", knob.Tag))
 	}
 	cfg, err := p.configure(inv)
 	if err != nil {

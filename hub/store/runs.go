@@ -51,7 +51,7 @@ func (tx *Tx) createRun(r *Run) error {
 	if r.IdempotencyKey != "" {
 		if _, err := tx.runByKey(r.Principal, r.IdempotencyKey); fault.KindOf(err) != fault.NotFound {
 			if err == nil {
-				err = fault.New(fault.Busy, "idempotency_key_in_progress", op, errors.New("the key is in use"))
+				err = fault.New(fault.Busy, "locked", op, errors.New("the key is in use"))
 			}
 			return err
 		}

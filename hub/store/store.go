@@ -90,7 +90,7 @@ func (tx *Tx) OpenSessions(principal string) (int, error) { return tx.openSessio
 
 // CreateRun adds a run. It fills ID, State, Version and Created where they are
 // zero. An idempotency key that its principal used before is fault.Busy
-// "idempotency_key_in_progress"; see RunByKey.
+// "locked"; see RunByKey.
 func (tx *Tx) CreateRun(r *Run) error { return tx.createRun(r) }
 
 // Run returns a run, or fault.NotFound "not_found".

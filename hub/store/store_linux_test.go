@@ -219,7 +219,7 @@ func TestRuns(t *testing.T) {
 	do(t, s, func(tx *Tx) error { return tx.CreateRun(other) })
 	again := *other
 	again.ID = ""
-	wants(t, s.Update(ctx, func(tx *Tx) error { return tx.CreateRun(&again) }), fault.Busy, "idempotency_key_in_progress")
+	wants(t, s.Update(ctx, func(tx *Tx) error { return tx.CreateRun(&again) }), fault.Busy, "locked")
 	if found := see(t, s, func(tx *Tx) (*Run, error) { return tx.RunByKey(r.Principal, "k") }); found.ID != other.ID {
 		t.Errorf("by key: %s, want %s", found.ID, other.ID)
 	}

@@ -18,7 +18,6 @@ const (
 	ErrIO                 Code = "io_error"
 	ErrInvalidInput       Code = "invalid_input"
 	ErrJSONTooLarge       Code = "json_too_large"
-	ErrKeyInProgress      Code = "idempotency_key_in_progress"
 	ErrKeyReused          Code = "idempotency_key_reused"
 	ErrKeysLocked         Code = "keys_locked"
 	ErrLocked             Code = "locked"

@@ -156,7 +156,7 @@ func (c *Client) greet(ctx context.Context) error {
 		return h.Error.Err()
 	}
 	if h.Build != knob.Build {
-		return fault.New(fault.Refused, "test_build", fmt.Sprintf("greet palyra-cell %q", c.cfg.Path), fmt.Errorf("its build is %q, ours %q", h.Build, knob.Build)).
+		return fault.New(fault.Refused, "helper_unusable", fmt.Sprintf("greet palyra-cell %q", c.cfg.Path), fmt.Errorf("its build is %q, ours %q", h.Build, knob.Build)).
 			WithHint("install the palyra-cell that was built with this palyra; one built with " + knob.Tag + " confines nothing")
 	}
 	if h.Version != wire.Version() || h.Tier != c.cfg.Tier {

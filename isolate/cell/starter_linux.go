@@ -68,7 +68,7 @@ func NewStarter(path string) (*Starter, error) {
 func DialStarter(socket string) (*Starter, error) {
 	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
 	if err != nil {
-		return nil, fault.New(fault.Refused, "starter_gone", fmt.Sprintf("connect to palyra-cell starter %q", socket), err).
+		return nil, fault.New(fault.Refused, "helper_unusable", fmt.Sprintf("connect to palyra-cell starter %q", socket), err).
 			WithHint("systemctl status palyra-cell.service")
 	}
 	return newStarter(conn), nil
@@ -147,7 +147,7 @@ func (s *Starter) ask(ctx context.Context, op string, r wire.StartRequest, files
 			}
 		}
 	}()
-	gone := func(err error) error { return fault.New(fault.Unavailable, "starter_gone", op, err) }
+	gone := func(err error) error { return fault.New(fault.Unavailable, "helper_unusable", op, err) }
 	msg, err := json.Marshal(r)
 	if err != nil {
 		return nil, nil, err

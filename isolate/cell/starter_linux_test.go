@@ -92,7 +92,7 @@ func TestStarterDeaths(t *testing.T) {
 	s.Close()
 	soon(t, "palyra-cell without its starter", b.Died())
 	soon(t, "palyra-cell without its starter", c.Died())
-	if _, err := cell.Start(t.Context(), cell.Config{Starter: s, Tier: tier.C, Key: testKey}); fault.ReasonOf(err) != "starter_gone" {
+	if _, err := cell.Start(t.Context(), cell.Config{Starter: s, Tier: tier.C, Key: testKey}); fault.ReasonOf(err) != "helper_unusable" {
 		t.Errorf("start without a starter: got %v", err)
 	}
 }
@@ -126,7 +126,7 @@ func TestStarterRefuses(t *testing.T) {
 	if _, err := cell.NewStarter("/nonexistent/palyra-cell"); fault.ReasonOf(err) != "helper_unusable" {
 		t.Errorf("missing binary: got %v", err)
 	}
-	if _, err := cell.DialStarter(filepath.Join(t.TempDir(), "none")); fault.ReasonOf(err) != "starter_gone" {
+	if _, err := cell.DialStarter(filepath.Join(t.TempDir(), "none")); fault.ReasonOf(err) != "helper_unusable" {
 		t.Errorf("no socket: got %v", err)
 	}
 	s, err := cell.NewStarter("/bin/true") // it ends at once
@@ -135,7 +135,7 @@ func TestStarterRefuses(t *testing.T) {
 	}
 	defer s.Close()
 	soon(t, "another program as starter", s.Gone())
-	if _, err := cell.Start(t.Context(), cell.Config{Starter: s, Tier: tier.C, Key: testKey}); fault.ReasonOf(err) != "starter_gone" {
+	if _, err := cell.Start(t.Context(), cell.Config{Starter: s, Tier: tier.C, Key: testKey}); fault.ReasonOf(err) != "helper_unusable" {
 		t.Errorf("got %v", err)
 	}
 }

@@ -80,7 +80,6 @@ var reasons = map[fault.Code]int{
 	fault.ErrTooMany:         429,
 	fault.ErrQuota:           429,
 	fault.ErrQueueFull:       503,
-	fault.ErrKeyInProgress:   409,
 }
 
 // WithStatus returns err, for which HTTP has a status of its own. A client needs no more than that.

@@ -18,7 +18,7 @@ import (
 type Keys interface {
 	// Begin reserves a key for a request. It returns the recorded answer if the same
 	// request came before. One that is still under way is fault.Busy
-	// "idempotency_key_in_progress", another request with the key is fault.Usage
+	// "locked", another request with the key is fault.Usage
 	// "idempotency_key_reused". A principal that has used up its quota gets no new key, but
 	// still the answers of its old ones.
 	Begin(ctx context.Context, principal, key string, request canon.Digest) (answer []byte, err error)
@@ -124,7 +124,7 @@ func (k *MemoryKeys) Begin(_ context.Context, principal, key string, request can
 		case had.request != request:
 			return nil, fault.New(fault.Usage, "idempotency_key_reused", op, errors.New("the key was used for another request"))
 		case had.answer == nil:
-			return nil, fault.New(fault.Busy, "idempotency_key_in_progress", op, nil)
+			return nil, fault.New(fault.Busy, "locked", op, errors.New("a request with the key is under way"))
 		}
 		return had.answer, nil
 	}

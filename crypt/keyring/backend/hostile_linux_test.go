@@ -216,13 +216,13 @@ func TestHostile(t *testing.T) {
 		{"one list of items", search(func(map[string]string) ([]dbus.ObjectPath, *dbus.Error) { return []dbus.ObjectPath{fakeItem}, nil }), "bad_answer"},
 		{"an item that isn't there", search(func(map[string]string) ([]dbus.ObjectPath, []dbus.ObjectPath, *dbus.Error) {
 			return []dbus.ObjectPath{"/elsewhere"}, nil, nil
-		}), "keyring_absent"},
+		}), "keyring_unavailable"},
 		{"an error with control characters", map[string]methods{"Item": {"GetSecret": func(dbus.ObjectPath) (wire, *dbus.Error) {
 			return wire{}, dbus.NewError("org.evil.Error", []any{strings.Repeat("\x1b[31mred\n", 1000)})
-		}}}, "keyring_absent"},
+		}}}, "keyring_unavailable"},
 		{"locked after it was unlocked", map[string]methods{"Item": {"GetSecret": func(dbus.ObjectPath) (wire, *dbus.Error) {
 			return wire{}, dbus.NewError("org.freedesktop.Secret.Error.IsLocked", nil)
-		}}}, "keyring_locked"},
+		}}}, "keyring_unavailable: the keyring is locked"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bus(t)
@@ -249,15 +249,15 @@ func TestHostileCollection(t *testing.T) {
 		lies   map[string]methods
 		reason string
 	}{
-		{"the default collection is the session's", map[string]methods{"Service": {"ReadAlias": func(string) (dbus.ObjectPath, *dbus.Error) { return fakeColl, nil }}}, "keyring_absent"},
-		{"there is no default collection", map[string]methods{"Service": {"ReadAlias": func(string) (dbus.ObjectPath, *dbus.Error) { return ssNone, nil }}}, "keyring_absent"},
+		{"the default collection is the session's", map[string]methods{"Service": {"ReadAlias": func(string) (dbus.ObjectPath, *dbus.Error) { return fakeColl, nil }}}, "keyring_unavailable"},
+		{"there is no default collection", map[string]methods{"Service": {"ReadAlias": func(string) (dbus.ObjectPath, *dbus.Error) { return ssNone, nil }}}, "keyring_unavailable"},
 		{"it forgets", map[string]methods{"Collection": {"CreateItem": func(map[string]dbus.Variant, wire, bool) (dbus.ObjectPath, dbus.ObjectPath, *dbus.Error) {
 			return fakeItem, ssNone, nil
 		}}}, "state_missing"},
 		{"it doesn't remove", map[string]methods{"Item": {"Delete": func() (dbus.ObjectPath, *dbus.Error) { return ssNone, nil }}}, "bad_answer"},
 		{"the prompt is no object", map[string]methods{"Collection": {"CreateItem": func(map[string]dbus.Variant, wire, bool) (dbus.ObjectPath, dbus.ObjectPath, *dbus.Error) {
 			return ssNone, "/nowhere", nil
-		}}}, "keyring_absent"},
+		}}}, "keyring_unavailable"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bus(t)
@@ -281,7 +281,7 @@ func TestPrompt(t *testing.T) {
 		reason string
 	}{
 		{"unlocked", nil, nil, ""},
-		{"dismissed", func() *dbus.Error { return f.completed(true) }, nil, "keyring_locked"},
+		{"dismissed", func() *dbus.Error { return f.completed(true) }, nil, "keyring_unavailable: the keyring is locked"},
 		{"an answer of another type", func() *dbus.Error {
 			_ = f.conn.Emit(fakePrompt, ssPrompt+"Completed", "yes", "no")
 			return nil
@@ -310,8 +310,8 @@ func TestPrompt(t *testing.T) {
 				t.Error(err)
 			}
 			f.completed(true)
-		}, "keyring_locked"},
-		{"the service ends", func() *dbus.Error { asked <- struct{}{}; return nil }, func(*testing.T, func()) { f.conn.Close() }, "keyring_absent"},
+		}, "keyring_unavailable: the keyring is locked"},
+		{"the service ends", func() *dbus.Error { asked <- struct{}{}; return nil }, func(*testing.T, func()) { f.conn.Close() }, "keyring_unavailable"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bus(t)
@@ -321,7 +321,7 @@ func TestPrompt(t *testing.T) {
 			}
 			f = serve(t, lies)
 			f.hold(id, true)
-			wantReason(t, try(t.Context(), ssPlace, manner{step: asking.step}), "keyring_locked") // doesn't ask
+			wantReason(t, try(t.Context(), ssPlace, manner{step: asking.step}), "keyring_unavailable: the keyring is locked") // doesn't ask
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			done := make(chan error, 1)

@@ -100,5 +100,5 @@ func (security) fault(op string, err error) error {
 
 // locked is a keyring that a person must unlock.
 func locked(op, how string) error {
-	return fault.New(fault.Unavailable, "keyring_locked", op, errors.New("the keyring is locked")).WithHint("unlock it and try again: " + how)
+	return fault.New(fault.Unavailable, "keyring_unavailable", op, errors.New("the keyring is locked")).WithHint("unlock it and try again: " + how)
 }

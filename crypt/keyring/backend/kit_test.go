@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"strings"
 	"testing"
 
 	"palyra/crypt/keyring/backend/record"
@@ -35,9 +36,11 @@ func same(t *testing.T, got seal.Identity, want *seal.IdentityKey) {
 	}
 }
 
+// wantReason wants a reason code or, after it and ": ", a text of the error, too.
 func wantReason(t *testing.T, err error, reason string) {
 	t.Helper()
-	if fault.ReasonOf(err) != reason {
+	code, text, _ := strings.Cut(reason, ": ")
+	if fault.ReasonOf(err) != code || text != "" && !strings.Contains(err.Error(), text) {
 		t.Errorf("%v (%s), want %s", err, fault.ReasonOf(err), reason)
 	}
 }

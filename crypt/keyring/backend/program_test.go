@@ -84,7 +84,7 @@ func TestKeychain(t *testing.T) {
 
 // TestKeychainStatus: each status of security(1) is an error of its own, without what it printed.
 func TestKeychainStatus(t *testing.T) {
-	for status, reason := range map[string]string{"44": "state_missing", "36": "keyring_locked", "51": "keyring_locked", "37": "keyring_absent", "1": "keyring_absent"} {
+	for status, reason := range map[string]string{"44": "state_missing", "36": "keyring_unavailable: the keyring is locked", "51": "keyring_unavailable: the keyring is locked", "37": "keyring_unavailable", "1": "keyring_unavailable"} {
 		path, _ := script(t, "echo hush; echo hush >&2; exit "+status)
 		_, err := security{path}.read(t.Context(), "NAME")
 		wantReason(t, err, reason)
@@ -93,7 +93,7 @@ func TestKeychainStatus(t *testing.T) {
 		}
 	}
 	_, err := security{"/nonexistent/security"}.read(t.Context(), "NAME")
-	wantReason(t, err, "keyring_absent")
+	wantReason(t, err, "keyring_unavailable")
 	if errors.Is(err, fs.ErrNotExist) {
 		t.Error("a missing program passes for a missing item")
 	}
@@ -139,7 +139,7 @@ func TestCreds(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = c.read(ctx, name)
-	wantReason(t, err, "keyring_absent")
+	wantReason(t, err, "keyring_unavailable")
 	if err == nil || !strings.Contains(err.Error(), "not ours") {
 		t.Error(err)
 	}
@@ -150,10 +150,10 @@ func TestCreds(t *testing.T) {
 		t.Errorf("after its removal: %v", err)
 	}
 	_, err = c.read(ctx, Credential)
-	wantReason(t, err, "keyring_absent")
+	wantReason(t, err, "keyring_unavailable")
 	for _, lost := range []creds{{}, {"/nonexistent/systemd-creds"}} {
 		err := lost.write(ctx, name, []byte("x"))
-		wantReason(t, err, "keyring_absent")
+		wantReason(t, err, "keyring_unavailable")
 		if errors.Is(err, fs.ErrNotExist) {
 			t.Error("a missing program passes for a missing credential")
 		}

@@ -107,14 +107,14 @@ func TestKeyringLocked(t *testing.T) {
 	c := client(t)
 	lockAll(t, c)
 	_, err := Load(ctx, p)
-	wantReason(t, err, "keyring_locked")
+	wantReason(t, err, "keyring_unavailable: the keyring is locked")
 	if fault.HintOf(err) == "" {
 		t.Error("no hint")
 	}
-	wantReason(t, Try(ctx, ssPlace), "keyring_locked")
-	wantReason(t, drop(ctx, p, asking), "keyring_locked")
+	wantReason(t, Try(ctx, ssPlace), "keyring_unavailable: the keyring is locked")
+	wantReason(t, drop(ctx, p, asking), "keyring_unavailable: the keyring is locked")
 	file := record.Place{Backend: record.File, Name: filepath.Join(t.TempDir(), "key")}
-	if got, passed, err := Choose(ctx, []record.Place{ssPlace, file}); err != nil || got != file || len(passed) != 1 || fault.ReasonOf(passed[0].Why) != "keyring_locked" {
+	if got, passed, err := Choose(ctx, []record.Place{ssPlace, file}); err != nil || got != file || len(passed) != 1 || fault.ReasonOf(passed[0].Why) != "keyring_unavailable" {
 		t.Error(got, passed, err)
 	}
 	unlockAll(t, c)
@@ -135,14 +135,14 @@ func TestKeyringAbsent(t *testing.T) {
 		t.Setenv("XDG_RUNTIME_DIR", "")
 		t.Setenv("DBUS_SESSION_BUS_ADDRESS", c.address)
 		_, err := Load(t.Context(), ssPlace)
-		wantReason(t, err, "keyring_absent")
+		wantReason(t, err, "keyring_unavailable")
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
 	bus(t)
 	_, err := Load(t.Context(), ssPlace)
-	wantReason(t, err, "keyring_absent")
+	wantReason(t, err, "keyring_unavailable")
 	if err == nil || !strings.Contains(err.Error(), "no keyring serves") {
 		t.Error(err)
 	}
@@ -162,7 +162,7 @@ func TestKeyringOtherUser(t *testing.T) {
 	start(t, other)
 	t.Setenv("DBUS_SESSION_BUS_ADDRESS", "unix:path="+home+"/other")
 	_, err := Load(t.Context(), ssPlace)
-	wantReason(t, err, "keyring_absent")
+	wantReason(t, err, "keyring_unavailable")
 	if err == nil || !strings.Contains(err.Error(), "belongs to user 65534") {
 		t.Error(err)
 	}
@@ -186,7 +186,7 @@ func TestKeyringDies(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := <-done
-	wantReason(t, err, "keyring_absent")
+	wantReason(t, err, "keyring_unavailable")
 	if err == nil || !strings.Contains(err.Error(), "ended before it answered") {
 		t.Error(err)
 	}

@@ -163,7 +163,7 @@ func unusable(op string, err error) error {
 // absent is a keyring that isn't there, or doesn't work. Its cause can't be asked for: a socket or
 // program that doesn't exist is no value that doesn't.
 func absent(op string, err error, hint string) error {
-	return fault.New(fault.Unavailable, "keyring_absent", op, errors.New(err.Error())).WithHint(hint)
+	return fault.New(fault.Unavailable, "keyring_unavailable", op, errors.New(err.Error())).WithHint(hint)
 }
 
 // CredentialPlace is where systemd-creds keeps the identity for this process: in what the service

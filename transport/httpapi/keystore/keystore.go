@@ -15,6 +15,7 @@ package keystore
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -65,7 +66,7 @@ func (k *Keys) Begin(ctx context.Context, principal, key string, request canon.D
 		case had == nil:
 			return k.mayAdd(principal) // its error undoes it
 		case had.Response == nil:
-			return fault.New(fault.Busy, "idempotency_key_in_progress", "begin idempotent request", nil).
+			return fault.New(fault.Busy, "locked", "begin idempotent request", errors.New("a request with the key is under way")).
 				WithHint("the request with this key is under way, or was when palyrad ended; look whether it happened")
 		}
 		answer = had.Response

@@ -38,7 +38,7 @@ func TestKeys(t *testing.T) {
 			}
 			for i, step := range []struct{ got, want string }{
 				{begin("a", "op k 1", one), ""},
-				{begin("a", "op k 1", one), "idempotency_key_in_progress"},
+				{begin("a", "op k 1", one), "locked"},
 				{begin("a", "op k 1", two), "idempotency_key_reused"},
 				{begin("b", "op k 1", two), ""},
 				{begin("a", "op k 2", one), ""},
@@ -75,7 +75,7 @@ func TestKeys(t *testing.T) {
 	if b, err := New(st, anybody).Begin(t.Context(), "a", "op k 1", one); err != nil || string(b) != "answer" {
 		t.Errorf("after a restart: %q, %v", b, err)
 	}
-	if _, err := New(st, anybody).Begin(t.Context(), "b", "op k 1", two); fault.ReasonOf(err) != "idempotency_key_in_progress" {
+	if _, err := New(st, anybody).Begin(t.Context(), "b", "op k 1", two); fault.ReasonOf(err) != "locked" {
 		t.Errorf("under way when the process ended: %v", err)
 	}
 }
