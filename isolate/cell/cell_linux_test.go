@@ -93,7 +93,7 @@ func mint(t testing.TB, key grant.Key, s *isolate.Spec) grant.Grant {
 
 // waits are the parts of the contract that take most of its time. Networks have nothing to do with
 // them, and starters with the first alone.
-var waits = []string{"Limits", "ProcessorTime", "WorkingDirectory", "StagedTogether"}
+var waits = []string{"Limits", "ProcessorTime", "WorkingDirectory", "Staged", "StagedTogether"}
 
 func contract(t *testing.T, tr tier.Tier, network string, skip ...string) {
 	var c *cell.Client
