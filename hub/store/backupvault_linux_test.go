@@ -115,6 +115,7 @@ func TestBackupVault(t *testing.T) {
 			put(fmt.Sprintf("s%d", i), "value")
 		}
 	})
+	defer func() { stop(); wg.Wait() }() // before the vault is closed, also when this test fails
 	for range 3 {
 		dir, err := restore(backup())
 		if err != nil {
