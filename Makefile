@@ -28,6 +28,7 @@ build: ## every program into bin/, static
 test exhaustive: export GORACE ?= atexit_sleep_ms=100
 # Memory for time: compilers and tests that allocate take a sixth less of the processor than with 100.
 test exhaustive: export GOGC ?= 400
+test exhaustive: export PALYRA_TEST_BUILT = $(CURDIR)/bin
 PLAIN := modernc.org/sqlite/lib modernc.org/libc modernc.org/memory $(addprefix crypto/internal/fips140/,edwards25519/... nistec/... bigmod mlkem sha3) \
 	$(addprefix golang.org/x/crypto/,argon2 blake2b chacha20 internal/poly1305 scrypt)
 RACE := -race -vet=off -gcflags=all=-dwarf=false $(PLAIN:%='-gcflags=%=-race=false -dwarf=false') -shuffle=on

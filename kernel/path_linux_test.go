@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"palyra/authz/approval"
 	"palyra/authz/policy"
 	"palyra/crypt/receipt"
+	"palyra/internal/built"
 	"palyra/internal/canon"
 	"palyra/isolate"
 	"palyra/isolate/evidence"
@@ -34,11 +34,7 @@ var cellBinary = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	path := filepath.Join(dir, "palyra-cell")
-	cmd := exec.Command("go", "build", "-o", path, "palyra/cmd/palyra-cell")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	cmd.Stderr = os.Stderr
-	return path, cmd.Run()
+	return filepath.Join(dir, "palyra-cell"), built.Into(dir, "palyra-cell")
 })
 
 func cellPath(t testing.TB) string {

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"palyra/internal/built"
 )
 
 // withEgress gives a place a palyra-egress beside its palyrad.
@@ -31,9 +33,7 @@ func withEgress(t *testing.T, p *place) {
 		}
 	}
 	if _, err := os.Stat(filepath.Join(bin, "palyra-egress")); err != nil {
-		cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", bin+"/", "palyra/cmd/palyra-egress")
-		cmd.Env, cmd.Stderr = append(os.Environ(), "CGO_ENABLED=0"), os.Stderr
-		if err := cmd.Run(); err != nil {
+		if err := built.Into(bin, "palyra-egress"); err != nil {
 			t.Fatal(err)
 		}
 	}

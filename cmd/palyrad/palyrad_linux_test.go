@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"palyra/hub"
+	"palyra/internal/built"
 )
 
 // binaries builds the programs once for all tests, as they ship: without cgo,
@@ -29,12 +30,7 @@ var binaries = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", dir+"/", "palyra/cmd/palyrad", "palyra/cmd/palyra", "palyra/cmd/palyra-cell", "palyra/cmd/palyra-tool", "palyra/cmd/palyra-ctl")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return dir, fmt.Errorf("%w\n%s", err, out)
-	}
-	return dir, nil
+	return dir, built.Into(dir, "palyrad", "palyra", "palyra-cell", "palyra-tool", "palyra-ctl")
 })
 
 func TestMain(m *testing.M) {

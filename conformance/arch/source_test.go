@@ -266,6 +266,9 @@ func TestSkips(t *testing.T) {
 func TestSampled(t *testing.T) {
 	n := 0
 	for _, f := range tree(t) {
+		if slices.Contains(imports(t, f), "palyra/internal/built") && !f.test {
+			t.Errorf("%s imports internal/built and is no test", f.path)
+		}
 		if !slices.Contains(imports(t, f), "palyra/internal/sample") {
 			continue
 		}

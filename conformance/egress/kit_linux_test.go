@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"palyra/conformance/world"
+	"palyra/internal/built"
 	"palyra/isolate/evidence"
 )
 
@@ -45,10 +46,8 @@ func begin(m *testing.M) int {
 		}
 		defer os.RemoveAll(dir)
 		os.Chmod(dir, 0o755)
-		cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", dir+"/", "../../cmd/...")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "build the binaries: %v\n%s", err, out)
+		if err := built.Into(dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"palyra/conformance/pty"
+	"palyra/internal/built"
 	"palyra/internal/durable"
 )
 
@@ -47,11 +48,14 @@ func build(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	os.Chmod(dir, 0o755)
-	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", dir+"/",
-		"../../cmd/...", "../demo/hostile")
+	if err := built.Into(dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", dir+"/", "../demo/hostile")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build the binaries: %v\n%s", err, out)
+		fmt.Fprintf(os.Stderr, "build hostile: %v\n%s", err, out)
 		return 1
 	}
 	tools = dir

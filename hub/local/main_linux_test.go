@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -18,6 +17,7 @@ import (
 	"palyra/hub"
 	"palyra/hub/gateway"
 	"palyra/hub/store"
+	"palyra/internal/built"
 	"palyra/internal/canon"
 	"palyra/kernel"
 	"palyra/kernel/tool"
@@ -33,10 +33,7 @@ var binaries = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", dir+"/", "palyra/cmd/palyra-cell", "palyra/cmd/palyra-tool")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	cmd.Stderr = os.Stderr
-	return dir, cmd.Run()
+	return dir, built.Into(dir, "palyra-cell", "palyra-tool")
 })
 
 func bin(t testing.TB) string {

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"palyra/authz"
 	"palyra/authz/grant"
 	"palyra/authz/policy"
+	"palyra/internal/built"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/isolate"
@@ -31,11 +31,7 @@ var binary = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	path := filepath.Join(dir, "palyra-cell")
-	cmd := exec.Command("go", "build", "-o", path, "palyra/cmd/palyra-cell")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	cmd.Stderr = os.Stderr
-	return path, cmd.Run()
+	return filepath.Join(dir, "palyra-cell"), built.Into(dir, "palyra-cell")
 })
 
 func TestMain(m *testing.M) {

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -15,6 +14,7 @@ import (
 	"palyra/authz/approval"
 	"palyra/authz/policy"
 	"palyra/crypt/receipt"
+	"palyra/internal/built"
 	"palyra/internal/canon"
 	"palyra/internal/toolproto"
 	"palyra/kernel"
@@ -29,10 +29,7 @@ var binaries = sync.OnceValues(func() (string, error) {
 	if dir := os.Getenv("PALYRA_TEST_BIN"); dir != "" {
 		return dir, nil
 	}
-	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", scratch+"/", "palyra/cmd/palyra-cell", "palyra/cmd/palyra-tool", "palyra/cmd/palyra-fetch")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	cmd.Stderr = os.Stderr
-	return scratch, cmd.Run()
+	return scratch, built.Into(scratch, "palyra-cell", "palyra-tool", "palyra-fetch")
 })
 
 func TestMain(m *testing.M) {

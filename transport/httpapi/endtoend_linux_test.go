@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -16,6 +15,7 @@ import (
 	"palyra/hub"
 	"palyra/hub/local"
 	"palyra/hub/store"
+	"palyra/internal/built"
 	"palyra/internal/fault"
 	"palyra/kernel"
 	"palyra/kernel/tool"
@@ -28,10 +28,8 @@ func newHouse(t testing.TB) (h *local.Hub, work string) {
 	bins := os.Getenv("PALYRA_TEST_BIN")
 	if bins == "" {
 		bins = t.TempDir()
-		cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", bins+"/", "palyra/cmd/palyra-cell", "palyra/cmd/palyra-tool")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("build: %v\n%s", err, out)
+		if err := built.Into(bins, "palyra-cell", "palyra-tool"); err != nil {
+			t.Fatal(err)
 		}
 	}
 	base := t.TempDir()
