@@ -21,7 +21,7 @@ func TestInto(t *testing.T) {
 	}
 	at := filepath.Join(dir, "palyra-tool")
 	if b, err := os.ReadFile(at); err != nil || string(b) != "made" {
-		t.Errorf("%q, %v", b, err)
+		t.Errorf("%d bytes, %v", len(b), err)
 	}
 	if i, err := os.Stat(at); err != nil || i.Mode().Perm()&0o100 == 0 {
 		t.Errorf("%v, %v", i, err)
@@ -38,7 +38,7 @@ func TestInto(t *testing.T) {
 	if err := Into(dir, "palyra-tool"); err != nil {
 		t.Fatal(err)
 	}
-	if b, err := os.ReadFile(dir + "/palyra-tool"); err != nil || !strings.HasPrefix(string(b), "\x7fELF") {
+	if b, err := os.ReadFile(dir + "/palyra-tool"); err != nil || len(b) < 1<<20 {
 		t.Errorf("%d bytes, %v", len(b), err)
 	}
 	for _, folder := range []string{made, ""} {
