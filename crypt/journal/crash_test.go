@@ -122,7 +122,7 @@ func TestCrash(t *testing.T) {
 		{"new log", "serial", 0},
 		{"completing the second tile", "serial", 509},
 		{"groups", "concurrent", 250},
-		// The second tile takes the steps of the first, and the hash of both.
+		// The steps of the second, with no tile before.
 		{"completing a tile", "serial", 253},
 	}[:sample.Of(3, 4)] {
 		t.Run(c.name, func(t *testing.T) {
