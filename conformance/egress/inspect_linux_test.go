@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"encoding/hex"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"palyra/call/egress"
 	"palyra/conformance/world"
 	"palyra/isolate/evidence"
 )
@@ -61,6 +63,29 @@ func TestInspected(t *testing.T) {
 				t.Errorf("requests of the receipt: %s", r)
 			}
 		})
+	}
+}
+
+// TestPinned: a host with another key than the pinned one gets no request, and the receipt has a pin that
+// it would pass with.
+func TestPinned(t *testing.T) {
+	b := begun(t)
+	b.w.Set("packages.example", world.Addrs(world.Web))
+	ask := func(pin []byte) (*call, int) {
+		before := len(b.w.Requests())
+		r := b.exec(nil, []string{"--inspect", "packages.example pin:" + egress.PinOf(pin)}, "curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", "https://packages.example/simple/fromworld/")
+		return r, len(b.w.Requests()) - before
+	}
+	r, arrived := ask(make([]byte, 32))
+	if r.stdout != "502" || arrived != 0 || !r.denied("packages.example", 443, evidence.DenyPin) || len(r.egress.Connections) != 1 {
+		t.Fatalf("another key: %d requests arrived; %s", arrived, r)
+	}
+	key, err := hex.DecodeString(strings.TrimPrefix(r.egress.Connections[0].Key.String(), "sha256:"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, arrived = ask(key); r.stdout != "200" || arrived != 1 || len(r.egress.Denied) != 0 {
+		t.Errorf("the host's key: %d requests arrived; %s", arrived, r)
 	}
 }
 

@@ -129,7 +129,7 @@ func ParseFetchCredential(text string) (FetchCredential, error) {
 	case c.Scheme != "" && !token(c.Scheme):
 		return FetchCredential{}, usage("invalid_input", op, errors.New("a scheme is a word"))
 	case strings.EqualFold(c.Scheme, "basic"):
-		return FetchCredential{}, usage("invalid_input", op, errors.New("Basic encodes user and password together, which this tool doesn't"))
+		return FetchCredential{}, usage("invalid_input", op, errors.New("user and password of Basic are encoded together, which this tool doesn't do"))
 	case slices.Contains(fetchHeaders, c.Header):
 		return FetchCredential{}, usage("invalid_input", op, fmt.Errorf("%s holds no credentials", c.Header))
 	}
