@@ -78,10 +78,10 @@ func TestPreflight(t *testing.T) {
 		to    world.Name
 		why   string
 	}{
-		"private":      {hosts, world.Addrs("10.1.2.3"), evidence.DenyForbidden},
-		"one of two":   {hosts, world.Addrs(world.Web, "127.0.0.1"), evidence.DenyForbidden},
-		"a network":    {[]string{"packages.example:80", "10.1.0.0/16:80"}, world.Addrs("10.1.2.3"), ""},
-		"no name":      {[]string{"nowhere.example:80", "packages.example:80"}, world.Addrs(world.Web), evidence.DenyNoName},
+		"private":    {hosts, world.Addrs("10.1.2.3"), evidence.DenyForbidden},
+		"one of two": {hosts, world.Addrs(world.Web, "127.0.0.1"), evidence.DenyForbidden},
+		"a network":  {[]string{"packages.example:80", "10.1.0.0/16:80"}, world.Addrs("10.1.2.3"), ""},
+		"no name":    {[]string{"nowhere.example:80", "packages.example:80"}, world.Addrs(world.Web), evidence.DenyNoName},
 	} {
 		b.w.Set("packages.example", lead.to)
 		r := b.exec(lead.rules, flags, "sh", "-c", "echo began")
