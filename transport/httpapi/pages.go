@@ -50,7 +50,7 @@ func (x *exchange) readPage() error {
 	}
 	b, err := io.ReadAll(http.MaxBytesReader(x.w, x.r.Body, maxForm))
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {
-		return usage("body_too_large", op, fmt.Errorf("more than %d bytes", maxForm))
+		return usage("json_too_large", op, fmt.Errorf("more than %d bytes", maxForm))
 	} else if err != nil {
 		return usage("invalid_input", op, errors.New("it ended early or came too slowly"))
 	}
