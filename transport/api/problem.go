@@ -147,9 +147,7 @@ func ProblemOf(err error, id string, trusted bool) Problem {
 	if p.Reason = fault.ReasonOf(err); p.Reason == "" {
 		p.Reason = kind.String()
 	}
-	// What is wrong with a policy or a list of hosts is for those who may read them.
-	ofPolicy := trusted && kind == fault.BadState && strings.HasPrefix(p.Reason, "policy_")
-	if !c.open && !ofPolicy {
+	if !c.open {
 		p.Detail = "the log of palyrad has more under this instance"
 		if kind == fault.Internal {
 			p.Reason = kind.String()
