@@ -108,7 +108,7 @@ func (s *stay) furnish(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := s.give(); err != nil {
+	if err := s.give(s.home); err != nil {
 		return err
 	}
 	steps := [][]string{{"vault", "init"}}
@@ -123,9 +123,9 @@ func (s *stay) furnish(ctx context.Context) error {
 	return os.Remove(filepath.Join(s.home, "key"))
 }
 
-// give makes all of the home the user's.
-func (s *stay) give() error {
-	return filepath.WalkDir(s.home, func(p string, _ os.DirEntry, err error) error {
+// give makes a folder, with all that's in it, the user's.
+func (s *stay) give(dir string) error {
+	return filepath.WalkDir(dir, func(p string, _ os.DirEntry, err error) error {
 		return errors.Join(err, os.Lchown(p, s.uid, s.uid))
 	})
 }
@@ -134,7 +134,7 @@ func (s *stay) give() error {
 func (s *stay) project(name string) (string, error) {
 	dir := filepath.Join(s.home, name)
 	err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "a.txt"), []byte("hello\n"), 0o644))
-	return dir, errors.Join(err, s.give())
+	return dir, errors.Join(err, s.give(dir))
 }
 
 func (s *stay) palyra() string { return filepath.Join(s.bin, "palyra") }
@@ -344,7 +344,7 @@ func (s *stay) printed(ctx context.Context, a insider) error {
 	}
 	b, err := os.ReadFile(receipt)
 	found = append(append(found, seek.For(modelKey).In(out.Bytes())...), seek.For(modelKey).In(b)...)
-	records, _, rerr := seek.For(modelKey).Files(filepath.Join(s.home, ".local", "state"))
+	records, rerr := s.records()
 	if err := errors.Join(err, rerr); err != nil || len(found)+len(records) > 0 {
 		return fmt.Errorf("the key is in %q, %q; %v", found, records, err)
 	}
@@ -355,6 +355,25 @@ func (s *stay) printed(ctx context.Context, a insider) error {
 		return err
 	}
 	return s.apply(ctx, dir, policy, out.String())
+}
+
+// records looks for the key in all that palyra keeps, but for the work folders of layers, which only
+// the kernel uses and a user can't read.
+func (s *stay) records() (found []string, err error) {
+	state := filepath.Join(s.home, ".local", "state", "palyra")
+	all, _ := filepath.Glob(filepath.Join(state, "*"))
+	layers, _ := filepath.Glob(filepath.Join(state, "layers", "*", "*"))
+	for _, p := range append(all, layers...) {
+		if filepath.Base(p) == "layers" || filepath.Base(p) == "work" {
+			continue
+		}
+		f, _, ferr := seek.For(modelKey).Files(p)
+		found, err = append(found, f...), errors.Join(err, ferr)
+	}
+	if len(all) < 3 || len(layers) == 0 {
+		err = errors.Join(err, fmt.Errorf("the state directory has %q and layers %q", all, layers))
+	}
+	return found, err
 }
 
 // arrived requires that the model got the key, and that the other host got nothing.
@@ -431,7 +450,8 @@ func (s *stay) typed(ctx context.Context, a insider) error {
 		case <-ctx.Done():
 			return fmt.Errorf("it did no more: %q", t.Shown())
 		}
-		if _, err := t.Expect(ctx, "done"); err != nil {
+		// Before its turn is over, Codex takes the key for an end of that.
+		if _, err := t.Expect(ctx, map[string]string{"claude": "done", "codex": "Worked"}[a.name]); err != nil {
 			return err
 		}
 		// Claude Code may want it twice.
