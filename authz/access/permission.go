@@ -36,8 +36,8 @@ const (
 	VaultManage     Permission = "vault.manage" // the vault; say yes to what is given secrets
 )
 
-// TrustOperate, WorkspaceManage and VaultManage guard yeses, too: the built-in policies ask for them
-// (authz/policy/default/20-roles.cedar).
+// TrustOperate, WorkspaceManage and VaultManage guard yeses, too: the built-in policies ask for
+// them (authz/policy/default/20-roles.cedar).
 
 // Role is a member's role. The zero Role holds nothing.
 type Role string

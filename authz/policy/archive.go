@@ -11,7 +11,8 @@ import (
 	"palyra/internal/fault"
 )
 
-// Texts returns the policy files and lists of hosts of the set by name. The digest covers these and the schema.
+// Texts returns the policy files and lists of hosts of the set by name. The digest covers these and
+// the schema.
 func (s *Set) Texts() map[string]string {
 	texts := make(map[string]string, len(s.texts))
 	for _, f := range s.texts {

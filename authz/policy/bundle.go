@@ -25,8 +25,8 @@ type Bundle struct {
 	PolicySet canon.Digest      `json:"policy_set"`
 	Schema    string            `json:"schema"`   // Cedar's own syntax
 	Policies  map[string]string `json:"policies"` // Cedar text by id
-	// Hosts are the set's lists of hosts by name, each rule in its canonical form; context.egress_unlisted
-	// follows from them.
+	// Hosts are the set's lists of hosts by name, each rule in its canonical form;
+	// context.egress_unlisted follows from them.
 	Hosts     map[string][]string `json:"hosts,omitempty"`
 	Request   Request             `json:"request"` // as Palyra was asked it
 	Kind      Kind                `json:"kind"`    // of the executable, and

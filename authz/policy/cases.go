@@ -33,8 +33,8 @@ type testCase struct {
 }
 
 // maxMatched bounds the steps in which a test's request is matched with the patterns of like: each
-// byte of a pattern may be compared with each of a text, and an evaluation doesn't end in the middle.
-// It takes a processor some seconds.
+// byte of a pattern may be compared with each of a text, and an evaluation doesn't end in the
+// middle. It takes a processor some seconds.
 const maxMatched = 1 << 32
 
 // matched returns the most steps that matching patterns may take for each byte of a request.
@@ -47,8 +47,8 @@ func (s *Set) matched() (n int64) {
 	return n
 }
 
-// Matches reports whether matching a request of that many bytes with the patterns of like is bounded:
-// an evaluation doesn't end in the middle, whatever becomes of its caller.
+// Matches reports whether matching a request of that many bytes with the patterns of like is
+// bounded: an evaluation doesn't end in the middle, whatever becomes of its caller.
 func (s *Set) Matches(bytes int) bool { return s.directory().matched()*int64(bytes) <= maxMatched }
 
 // maxTested bounds the bytes of a directory's test requests, counting a file's base once per

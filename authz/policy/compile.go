@@ -231,8 +231,8 @@ func ofName(c byte) bool {
 	return c == '_' || '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z'
 }
 
-// digestOf hashes a label, the schema, and name and bytes of every policy file and list of hosts, each preceded
-// by its length.
+// digestOf hashes a label, the schema, and name and bytes of every policy file and list of hosts,
+// each preceded by its length.
 func digestOf(schema string, files []file) canon.Digest {
 	h := sha256.New()
 	put := func(b string) {

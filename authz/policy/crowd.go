@@ -8,8 +8,8 @@ import (
 
 // cedar-go keeps a set in a map by the elements' FNV-1 hashes, without a seed, and puts an element
 // whose place is taken into the next free one. A requester can choose arguments that want the same
-// places: 12,000 of them took an evaluation 0.9 s, in which nothing ends it, and the time grows with
-// the square of their number. Texts that aren't chosen so have almost no such steps.
+// places: 12,000 of them took an evaluation 0.9 s, in which nothing ends it, and the time grows
+// with the square of their number. Texts that aren't chosen so have almost no such steps.
 const (
 	uncrowded = 1 << 10 // elements that need no look: at worst some milliseconds
 	maxSteps  = 64      // for each element, on average
@@ -31,8 +31,8 @@ func (g *given) checkSets() error {
 	return nil
 }
 
-// crowded reports whether the texts want much the same places in a set. The sum of the steps to free
-// places doesn't depend on the order of insertion.
+// crowded reports whether the texts want much the same places in a set. The sum of the steps to
+// free places doesn't depend on the order of insertion.
 func crowded(texts []string) bool {
 	if len(texts) <= uncrowded {
 		return false

@@ -203,8 +203,8 @@ func (e *evaluation) named(a answer) answer {
 	return answer{}
 }
 
-// exposures asks about each secret that the program of a permitted call can read, and each use of one
-// that it can't. One that isn't permitted denies the call.
+// exposures asks about each secret that the program of a permitted call can read, and each use of
+// one that it can't. One that isn't permitted denies the call.
 func (e *evaluation) exposures(a answer, approved, byName bool) answer {
 	for _, ref := range e.request.Context.Secrets {
 		x := e.ask(vaultExpose, secretUID(ref), approved, byName)

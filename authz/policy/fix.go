@@ -77,8 +77,8 @@ func (s *Set) smallest(r *Request, d *Decision) string {
 	return s.changeText(d)
 }
 
-// exposeText returns the permits of vault.expose and vault.use for the secrets of the call, "" if it
-// has none.
+// exposeText returns the permits of vault.expose and vault.use for the secrets of the call, "" if
+// it has none.
 func (s *Set) exposeText(r *Request) (text string) {
 	for i, ref := range r.Context.Secrets {
 		text += s.permitText(r, vaultExpose, secretUID(ref), fmt.Sprintf("_secret_%d", i+1)) + "\n"
