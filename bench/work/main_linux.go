@@ -1,16 +1,16 @@
-// Command work measures real work in a staged cell beside the same outside: builds and tests of a Go,
-// an npm and a C project with caches, and calls of an agent over MCP.
+// Command work measures real work in a staged cell beside the same outside: builds and tests of a
+// Go, an npm and a C project with caches, and calls of an agent over MCP.
 //
 //	make build && go run ./bench/work                # some minutes; the first build of each kind is cold
 //	go run ./bench/work -rounds 9 -only go-build,mcp
 //
-// A job runs outside, in a cell that writes to the project (rw) and in one whose writes go to a layer
-// (staged), in a new order each round. The ratios are of medians of one run; each job must end with
-// status 0 and say what it should, wherever it runs. npm is asked for two packages by name, outside and
-// once; without npm, node, gcc or git a job is named as skipped, with the reason.
+// A job runs outside, in a cell that writes to the project (rw) and in one whose writes go to a
+// layer (staged), in a new order each round. The ratios are of medians of one run; each job must
+// end with status 0 and say what it should, wherever it runs. npm is asked for two packages by
+// name, outside and once; without npm, node, gcc or git a job is named as skipped, with the reason.
 //
-// The MCP part starts a palyrad of its own with the preset coding and speaks with palyra mcp serve as
-// an agent does.
+// The MCP part starts a palyrad of its own with the preset coding and speaks with palyra mcp serve
+// as an agent does.
 //
 // It says nothing about other machines, nor about a cold cache.
 package main
@@ -122,7 +122,8 @@ func run(ctx context.Context, bin, at string, rounds int, only string) (err erro
 	return nil
 }
 
-// remove removes the run's folder, in which Go's module cache and programs leave folders without rights.
+// remove removes the run's folder, in which Go's module cache and programs leave folders without
+// rights.
 func remove(dir string) error {
 	_ = filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
 		if err == nil && d.IsDir() {

@@ -48,8 +48,8 @@ type agent struct {
 	id  int
 }
 
-// mcp measures exec of /bin/true from request to answer: with a waiting cell, in a staged workspace, ten
-// at once; and fork and exec of the same beside it.
+// mcp measures exec of /bin/true from request to answer: with a waiting cell, in a staged
+// workspace, ten at once; and fork and exec of the same beside it.
 func (b *bench) mcp(ctx context.Context) (t measure.Table, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
