@@ -74,8 +74,8 @@ type Secret struct {
 	Record  canon.Digest `json:"record"`  // of the sealed record, the file in the vault; it says nothing of the value
 }
 
-// EgressSecret is a use of a secret of the vault: palyra-egress puts it into requests to a host, and
-// the program can't read it.
+// EgressSecret is a use of a secret of the vault: palyra-egress puts it into requests to a host,
+// and the program can't read it.
 type EgressSecret struct {
 	Use     string       `json:"use"`     // canonical, of package call/egress: "TOKEN=vault://global/npm header:authorization packages.example:443"
 	Version uint64       `json:"version"` //

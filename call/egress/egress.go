@@ -16,8 +16,8 @@
 //
 // What it does not protect against: a name says nothing about the addresses that its owner gives
 // it (call/egress/reach does), and an allowed host can pass on what it gets. Unicode names are
-// taken as xn-- labels alone, which aren't decoded: two of them may look alike in a browser, but not
-// on a card.
+// taken as xn-- labels alone, which aren't decoded: two of them may look alike in a browser, but
+// not on a card.
 package egress
 
 import (
@@ -168,7 +168,8 @@ func network(text string) (netip.Prefix, error) {
 	return p, outside(p)
 }
 
-// outside refuses what lies in the cell's own ranges. A network around one is a rule about the rest of it.
+// outside refuses what lies in the cell's own ranges. A network around one is a rule about the rest
+// of it.
 func outside(p netip.Prefix) error {
 	for _, own := range []netip.Prefix{Inside4, Inside6} {
 		if own.Contains(p.Addr()) && own.Bits() <= p.Bits() {

@@ -14,14 +14,15 @@ const (
 )
 
 // List is hosts that an operator lets calls reach, by a name of the operator's: "npm", "git". It's
-// a file NAME.hosts in a policy directory, a rule a line, in any order; what follows a # is a comment.
+// a file NAME.hosts in a policy directory, a rule a line, in any order; what follows a # is a
+// comment.
 type List struct {
 	Name  string
 	Rules []Rule // in the order of the file
 }
 
-// ListName reports whether name can be a list's: lower-case letters, digits and inner hyphens, 32 at
-// most.
+// ListName reports whether name can be a list's: lower-case letters, digits and inner hyphens, 32
+// at most.
 func ListName(name string) bool {
 	letters := strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
 	return name != "" && len(name) <= maxListName && letters && name[0] != '-' && name[len(name)-1] != '-'
@@ -55,8 +56,8 @@ func ParseList(name, text string) (List, error) {
 	return l, nil
 }
 
-// Covers reports whether r allows all that o does: o is the same rule, or about a name below r's, at
-// the same port. Of networks it looks at no part.
+// Covers reports whether r allows all that o does: o is the same rule, or about a name below r's,
+// at the same port. Of networks it looks at no part.
 func (r Rule) Covers(o Rule) bool {
 	return r == o || r.port == o.port && r.below && o.name != "" && r.names(o.name)
 }

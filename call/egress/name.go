@@ -116,8 +116,8 @@ func odd(c byte) error {
 }
 
 // numeric reports whether a resolver or a URL parser might read a name that ends in this label as
-// an IPv4 address: inet_aton takes decimal, octal and hexadecimal, in one to four parts, and the URL
-// standard decides by the last part alone ("ends in a number").
+// an IPv4 address: inet_aton takes decimal, octal and hexadecimal, in one to four parts, and the
+// URL standard decides by the last part alone ("ends in a number").
 func numeric(label string) bool {
 	if digits, ok := strings.CutPrefix(label, "0x"); ok {
 		return strings.Trim(digits, "0123456789abcdef") == ""

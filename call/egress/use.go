@@ -310,7 +310,8 @@ const Drawn = 40
 // alphabet is Crockford's base 32 in lower case: names of the DNS carry it as it is.
 const alphabet = "0123456789abcdefghjkmnpqrstvwxyz"
 
-// NewPlaceholder draws the text that a program gets in place of a secret: form, and 200 random bits.
+// NewPlaceholder draws the text that a program gets in place of a secret: form, and 200 random
+// bits.
 func NewPlaceholder(form string) string {
 	var b [Drawn]byte
 	rand.Read(b[:]) // never fails

@@ -4,10 +4,10 @@
 //	reach.Check(netip.MustParseAddr("10.0.0.1"))           // 10.0.0.1 is private (10.0.0.0/8, RFC 1918)
 //	reach.PermitAll(answers, 443, rules)                   // one bad answer refuses all
 //
-// Its table is the IANA registries of special-purpose addresses (RFC 6890), and a few addresses that
-// are public by number and local by use. IPv6 outside global unicast (2000::/3) is refused whether
-// it's in the table or not. An address that carries another inside (IPv4-mapped, NAT64, 6to4,
-// Teredo, ISATAP) is judged by both.
+// Its table is the IANA registries of special-purpose addresses (RFC 6890), and a few addresses
+// that are public by number and local by use. IPv6 outside global unicast (2000::/3) is refused
+// whether it's in the table or not. An address that carries another inside (IPv4-mapped, NAT64,
+// 6to4, Teredo, ISATAP) is judged by both.
 //
 // What it does not protect against: public addresses that the host's own network treats as its
 // own, and a NAT64 prefix that a network chose for itself (RFC 6052 §2.2), which looks like any

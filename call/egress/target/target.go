@@ -12,9 +12,10 @@
 // # What is refused
 //
 // Another scheme than http and https, a user or password, a fragment, and everything that two
-// readers may read as two hosts: the spellings that package egress refuses, an empty port, backslashes,
-// white space, control characters and bytes that aren't ASCII. [Target.Follow] is milder where
-// servers are sloppy and nothing depends on it: a fragment is dropped, other characters are encoded.
+// readers may read as two hosts: the spellings that package egress refuses, an empty port,
+// backslashes, white space, control characters and bytes that aren't ASCII. [Target.Follow] is
+// milder where servers are sloppy and nothing depends on it: a fragment is dropped, other
+// characters are encoded.
 //
 // It doesn't protect against a host that answers for others, nor against what a path or query says.
 package target
