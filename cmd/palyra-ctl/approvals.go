@@ -91,8 +91,8 @@ func toolInput(ctx context.Context, h hub.Hub, ap *hub.Approval) (json.RawMessag
 	return r.Steps[ap.Step].Input, nil
 }
 
-// inputText is the input for a person. A requester can make a run that can't be read at once: a card
-// without the input must not look like one of a call that has none.
+// inputText is the input for a person. A requester can make a run that can't be read at once: a
+// card without the input must not look like one of a call that has none.
 func inputText(in json.RawMessage, err error) string {
 	var b bytes.Buffer
 	if err == nil && len(in) > 0 {

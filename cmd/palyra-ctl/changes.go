@@ -59,8 +59,8 @@ func allLayers(ctx context.Context, h hub.Hub) (all []hub.Layer, err error) {
 	}
 }
 
-// layer returns the name of the layer that the command names, or of the only one, or the only one with
-// changes.
+// layer returns the name of the layer that the command names, or of the only one, or the only one
+// with changes.
 func (a *app) layer(ctx context.Context, h hub.Hub, inv *command.Invocation) (string, error) {
 	if len(inv.Operands) > 0 {
 		return inv.Operands[0], nil

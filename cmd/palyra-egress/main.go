@@ -1,5 +1,5 @@
-// The limits of a control group would be read from files that stay open; they bound palyra's tree as
-// they are.
+// The limits of a control group would be read from files that stay open; they bound palyra's tree
+// as they are.
 
 //go:debug containermaxprocs=0
 //go:debug updatemaxprocs=0
@@ -106,8 +106,8 @@ func serve(args []string) error {
 	return egress.Serve(ctx, conn, c)
 }
 
-// readRoots reads the certificates of a file, or else the host's; a host without roots has no host to
-// trust.
+// readRoots reads the certificates of a file, or else the host's; a host without roots has no host
+// to trust.
 func readRoots(file string) (*x509.CertPool, error) {
 	if file == "" {
 		pool, err := x509.SystemCertPool()
@@ -166,8 +166,8 @@ func confine(death syscall.Signal) error {
 }
 
 // resolverFiles are what Go's resolver reads. resolv.conf is replaced by renaming wherever it is
-// written, and Landlock's rule would stay with the old file: its folder may be read. That's a folder
-// of the resolver's below /run on most hosts, and all of /etc where it is a file there.
+// written, and Landlock's rule would stay with the old file: its folder may be read. That's a
+// folder of the resolver's below /run on most hosts, and all of /etc where it is a file there.
 func resolverFiles(etc string) []string {
 	files := []string{filepath.Join(etc, "hosts"), filepath.Join(etc, "nsswitch.conf"), filepath.Join(etc, "resolv.conf")}
 	if to, err := filepath.EvalSymlinks(files[2]); err == nil {
@@ -183,8 +183,9 @@ const (
 	longLife   = time.Minute
 )
 
-// keep starts this program without the word keep, again and again, until it ends because palyra has.
-// It does nothing else. Its child is confined, and root no more; it isn't, or it could start none.
+// keep starts this program without the word keep, again and again, until it ends because palyra
+// has. It does nothing else. Its child is confined, and root no more; it isn't, or it could start
+// none.
 func keep(args []string) error {
 	self, err := os.Executable()
 	if err != nil {

@@ -391,7 +391,8 @@ func (a *app) setup(ctx context.Context, inv *command.Invocation) (*front.Report
 	return r, nil
 }
 
-// serveArgs are the arguments of the entry. leads are flags that lead to a palyrad, if setup made one.
+// serveArgs are the arguments of the entry. leads are flags that lead to a palyrad, if setup made
+// one.
 func (a *app) serveArgs(inv *command.Invocation, leads []string) ([]string, error) {
 	args, err := programs.ServeArgs(inv)
 	if err != nil {

@@ -91,7 +91,8 @@ func layerState(state, name string) string {
 	return layerChanged
 }
 
-// layer opens the layer that the command names or means. It first ends an apply that was interrupted.
+// layer opens the layer that the command names or means. It first ends an apply that was
+// interrupted.
 func (a *app) layer(ctx context.Context, inv *command.Invocation) (*stage.Layer, error) {
 	state, err := stateDir(command.Value(inv, "state", ""), a.getenv)
 	if err != nil {

@@ -226,7 +226,8 @@ func (a *app) permitHosts(ctx context.Context, op, shown string) error {
 }
 
 // addHosts writes the rules behind those that the list has, and returns the set with them. If the
-// directory doesn't load any more, because a policy test of its own says otherwise, the list is as it was.
+// directory doesn't load any more, because a policy test of its own says otherwise, the list is as
+// it was.
 func addHosts(op, dir, path string, add []*lesson) (*policy.Set, error) {
 	old, err := durable.ReadRegular(path, 1<<20)
 	fresh := errors.Is(err, fs.ErrNotExist)

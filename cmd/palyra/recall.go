@@ -30,9 +30,9 @@ func looksBack(name string) bool {
 	return name == "policy why" || name == "policy diff" || name == "policy try" || name == "policy export"
 }
 
-// here reports whether a command that looks back, or is about layers or keys, is about this user's or the named state
-// directory and not about palyrad. palyra looks for a decision that is named by its id
-// alone here first: an id is of one journal only.
+// here reports whether a command that looks back, or is about layers or keys, is about this user's
+// or the named state directory and not about palyrad. palyra looks for a decision that is named by
+// its id alone here first: an id is of one journal only.
 func (a *app) here(inv *command.Invocation) bool {
 	switch {
 	case strings.HasPrefix(inv.Command.Name, "changes "):

@@ -402,8 +402,8 @@ func (a *app) vaultRotate(ctx context.Context, inv *command.Invocation) (*front.
 	return a.rotate(ctx, inv, command.All[string](inv, "drop"), inv.Has("values"))
 }
 
-// rotate makes a new key, for all recipients but those of drop, and one for each value if they are to
-// have new ones, too.
+// rotate makes a new key, for all recipients but those of drop, and one for each value if they are
+// to have new ones, too.
 func (a *app) rotate(ctx context.Context, inv *command.Invocation, drop []string, values bool) (*front.Report, error) {
 	_, out, err := a.vaultCall(ctx, inv, toolproto.VaultRotate, &toolproto.VaultRotateInput{Drop: drop, Values: values}, tool.Beside{})
 	if err != nil {

@@ -5,10 +5,10 @@ import (
 	"net/netip"
 )
 
-// reachable returns the address to tell devices for a listener at an address of this host. Of one at
-// every address it's that from which this host reaches others, or the first that isn't its own alone;
-// without any it's loopback. A host behind a translator of addresses, or with several networks, may
-// have a better one, which its operator knows.
+// reachable returns the address to tell devices for a listener at an address of this host. Of one
+// at every address it's that from which this host reaches others, or the first that isn't its own
+// alone; without any it's loopback. A host behind a translator of addresses, or with several
+// networks, may have a better one, which its operator knows.
 func reachable(at netip.AddrPort, route func() (netip.Addr, error), all func() ([]net.Addr, error)) netip.AddrPort {
 	if !at.Addr().IsUnspecified() {
 		return at
@@ -31,8 +31,8 @@ func reachable(at netip.AddrPort, route func() (netip.Addr, error), all func() (
 	return netip.AddrPortFrom(netip.IPv6Loopback(), at.Port())
 }
 
-// outward returns the address that this host's routes choose for one outside. Connecting a UDP socket
-// sends nothing.
+// outward returns the address that this host's routes choose for one outside. Connecting a UDP
+// socket sends nothing.
 func outward() (netip.Addr, error) {
 	c, err := net.Dial("udp4", "192.0.2.1:9") // TEST-NET-1, RFC 5737
 	if err != nil {

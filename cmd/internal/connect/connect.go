@@ -5,8 +5,8 @@
 //	h, err := connect.Dial(t)
 //
 // Nothing is connected before the first request. A socket that was found and not named must be
-// listened on by a process of this user or of root, else it gets no request and no token. A target with a device is for cmd/internal/paired,
-// which has the certificates.
+// listened on by a process of this user or of root, else it gets no request and no token. A target
+// with a device is for cmd/internal/paired, which has the certificates.
 package connect
 
 import (

@@ -347,7 +347,8 @@ func parseEgress(s string) (any, error) {
 	return s, err
 }
 
-// parseInspect checks a rule about requests, and parseUse a use of a secret, which the kernel reads.
+// parseInspect checks a rule about requests, and parseUse a use of a secret, which the kernel
+// reads.
 func parseInspect(s string) (any, error) {
 	_, err := egress.ParseInspect(s)
 	return s, err

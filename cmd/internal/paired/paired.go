@@ -6,7 +6,8 @@
 // domain and for a hub; the address and the host's roots mean nothing. The device's certificate is
 // renewed at two thirds of its life, before the request that comes then, for the same key, and put
 // in its place in the folder. Processes that share a folder renew it once. With it come the hub's
-// roots: the device takes one that it doesn't have only if one that it has certified it (ca.Follow).
+// roots: the device takes one that it doesn't have only if one that it has certified it
+// (ca.Follow).
 //
 // At each contact the hub proves that its journal extends the one that the device remembers
 // (witness.go).

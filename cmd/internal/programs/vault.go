@@ -33,8 +33,8 @@ func parseRecipientType(s string) (any, error) {
 	return s, nil
 }
 
-// secrets returns the commands about a vault that has secrets. palyra itself does them for that of a
-// state directory, palyra-ctl for palyrad's.
+// secrets returns the commands about a vault that has secrets. palyra itself does them for that of
+// a state directory, palyra-ctl for palyrad's.
 func secrets() []command.Command {
 	return []command.Command{
 		{

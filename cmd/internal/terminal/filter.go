@@ -141,7 +141,8 @@ func (f *filter) pass(b []byte) []byte {
 	return out
 }
 
-// appendShown appends a character that a terminal shows. A character that it doesn't show has no column.
+// appendShown appends a character that a terminal shows. A character that it doesn't show has no
+// column.
 func appendShown(out []byte, r rune, n int) []byte {
 	switch {
 	case r == utf8.RuneError && n == 1:

@@ -1,5 +1,5 @@
-// Package fetch is http.fetch as palyra-fetch runs it: one request, and those that redirects to hosts
-// of the call make of it.
+// Package fetch is http.fetch as palyra-fetch runs it: one request, and those that redirects to
+// hosts of the call make of it.
 //
 // [Main] is the whole program. It takes the name of the tool and its brief, an input on standard
 // input, and writes one line of JSON; see package toolproto for the form.
@@ -243,7 +243,8 @@ func (a *asking) take(ctx context.Context, op string, res *http.Response) error 
 		r.Redirects = []toolproto.FetchRedirect{}
 	}
 	most := a.in.MaxResponseBytes
-	// A reader that has read to the end of what it wants is left: what comes behind is never asked for.
+	// A reader that has read to the end of what it wants is left: what comes behind is never asked
+	// for.
 	first := make([]byte, 1)
 	n, err := io.ReadFull(res.Body, first)
 	if n == 0 && errors.Is(err, io.EOF) {
