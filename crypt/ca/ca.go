@@ -19,10 +19,10 @@
 //	ca/root-….{key,crt}     while the root is being replaced; root.go
 //	ca/issuer-DIGITS.key    PKCS #8 in PEM, mode 0600; the digits begin the SHA-256 of its public key
 //
-// ca/ appears in one piece or not at all. issuer.crt says which issuer is in force: [Authority.Rotate]
-// writes the next key beside the old one, replaces the certificate, and removes the old key. Each
-// change is recorded (a [Record] is called) when its keys are on the disk and before it counts. The
-// file certifying of the state directory is locked meanwhile.
+// ca/ appears in one piece or not at all. issuer.crt says which issuer is in force:
+// [Authority.Rotate] writes the next key beside the old one, replaces the certificate, and removes
+// the old key. Each change is recorded (a [Record] is called) when its keys are on the disk and
+// before it counts. The file certifying of the state directory is locked meanwhile.
 //
 // A [Keeper] says what the files of keys hold: the PKCS #8, or the same sealed for recipients.
 //

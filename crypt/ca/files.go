@@ -256,7 +256,8 @@ func (a *Authority) putIssuer(root *x509.Certificate, rk *ecdsa.PrivateKey, now 
 	return nil
 }
 
-// sweep removes leftovers of interrupted writes and changes, and keys of issuers that aren't in force.
+// sweep removes leftovers of interrupted writes and changes, and keys of issuers that aren't in
+// force.
 func (a *Authority) sweep() error {
 	if err := durable.RemoveTemps(a.dir); err != nil {
 		return err

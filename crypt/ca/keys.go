@@ -63,7 +63,8 @@ func purposeOf(name string) string {
 	return purposeRoot
 }
 
-// stepName names a key's file in the steps of crash tests, where an issuer's digits differ each time.
+// stepName names a key's file in the steps of crash tests, where an issuer's digits differ each
+// time.
 func stepName(name string) string {
 	if strings.HasPrefix(name, issuerPrefix) {
 		return "issuer" + keySuffix
@@ -191,8 +192,8 @@ func keyFiles(dir string) (names []string, err error) {
 	return names, err
 }
 
-// Plain returns the files of the state directory dir that hold a private key of the authority plain,
-// as paths below it, sorted. One that can't be read counts as plain.
+// Plain returns the files of the state directory dir that hold a private key of the authority
+// plain, as paths below it, sorted. One that can't be read counts as plain.
 func Plain(dir string) []string {
 	names, err := keyFiles(dir)
 	if err != nil {
@@ -209,9 +210,9 @@ func Plain(dir string) []string {
 	return plain
 }
 
-// Reseal writes the private keys of the authority of the state directory dir as keys keeps them now,
-// one file after the other; without an authority it does nothing. A crash leaves some as they were,
-// which open all the same. The plain keys may stay on the disk's free blocks, in snapshots
+// Reseal writes the private keys of the authority of the state directory dir as keys keeps them
+// now, one file after the other; without an authority it does nothing. A crash leaves some as they
+// were, which open all the same. The plain keys may stay on the disk's free blocks, in snapshots
 // and in backups. step is called after each change.
 func Reseal(ctx context.Context, dir string, keys Keeper, step func(string)) error {
 	release, err := hold(ctx, dir) // first: Create may have written keys that aren't there yet

@@ -79,8 +79,8 @@ func ders(certs ...*x509.Certificate) [][]byte {
 // its successor was made, or of a newer one. The caller holds mu or the lock for changes.
 func (a *Authority) overAt() time.Time { return a.issuer.NotBefore.Add(backdating + LeafLife) }
 
-// retire removes the root before the one in force once its leaves have ended: before another issuer is
-// made, since that one's time would count. The caller holds the lock for changes.
+// retire removes the root before the one in force once its leaves have ended: before another issuer
+// is made, since that one's time would count. The caller holds the lock for changes.
 func (a *Authority) retire(now time.Time) error {
 	if a.previous == nil || now.Before(a.overAt()) {
 		return nil
@@ -94,8 +94,8 @@ func (a *Authority) retire(now time.Time) error {
 	return nil
 }
 
-// BeginAt returns from when on all good leaves are from holders that have been told of the next root;
-// ok is false if none is introduced.
+// BeginAt returns from when on all good leaves are from holders that have been told of the next
+// root; ok is false if none is introduced.
 func (a *Authority) BeginAt() (at time.Time, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -185,8 +185,8 @@ func (a *Authority) Introduce(ctx context.Context, now time.Time, record Record)
 	return nil
 }
 
-// Begin puts the introduced root in force, and removes the old one's key. Peers that weren't told of
-// the new one don't believe its chains: before BeginAt these are all that haven't renewed since
+// Begin puts the introduced root in force, and removes the old one's key. Peers that weren't told
+// of the new one don't believe its chains: before BeginAt these are all that haven't renewed since
 // Introduce. record gets the digests of the roots and the issuer.
 func (a *Authority) Begin(ctx context.Context, now time.Time, record Record) error {
 	op := fmt.Sprintf("replace root in %q", a.dir)
@@ -350,8 +350,8 @@ func checkLink(link, next, root *x509.Certificate) error {
 	return nil
 }
 
-// Follow returns the trust bundle that the holder of roots has next, when its hub offers others: each
-// is one that it has, or one that such a root certified in a link. An error is fault.Denied
+// Follow returns the trust bundle that the holder of roots has next, when its hub offers others:
+// each is one that it has, or one that such a root certified in a link. An error is fault.Denied
 // "peer_certificate_invalid", and the holder keeps what it has.
 func Follow(roots, offered, links [][]byte) ([][]byte, error) {
 	const op = "follow roots"

@@ -13,9 +13,9 @@ import (
 	"palyra/internal/fault"
 )
 
-// Plain keys lie so under a name: keys/plain.json says by whom, since when and how. The process that
-// makes keys, or finds plain ones without the file, writes it before it uses them, and Ring.FirstPlain is
-// then true. palyra keys unseal writes it over; palyra keys seal removes it.
+// Plain keys lie so under a name: keys/plain.json says by whom, since when and how. The process
+// that makes keys, or finds plain ones without the file, writes it before it uses them, and
+// Ring.FirstPlain is then true. palyra keys unseal writes it over; palyra keys seal removes it.
 const plainFile = "plain.json"
 
 const maxPlain = 4 << 10 // bytes of plainFile

@@ -191,10 +191,10 @@ func (r *Ring) private() []named {
 }
 
 // Seal writes the private keys of the state directory dir sealed for recipients, or plain if
-// there are none (see Acknowledge), one file after the other. A crash leaves some as they were, which open all the
-// same. Its caller holds the state directory's lock for rotations. The content that was there
-// before may stay on the disk's free blocks, in snapshots and in backups. step is called after
-// each change.
+// there are none (see Acknowledge), one file after the other. A crash leaves some as they were,
+// which open all the same. Its caller holds the state directory's lock for rotations. The content
+// that was there before may stay on the disk's free blocks, in snapshots and in backups. step is
+// called after each change.
 func (r *Ring) Seal(dir string, to []*seal.PublicKey, step func(string)) error {
 	for _, k := range r.private() {
 		b, err := k.content(to)

@@ -491,8 +491,8 @@ type Verified struct {
 }
 
 // Verify checks a receipt: its form, the signature by a trusted attestation
-// key that was in force at the entry's place in the log, the leaf that the log must hold for it, the proof that it does, the
-// checkpoint's signature and origin, and the statement. Every error is
+// key that was in force at the entry's place in the log, the leaf that the log must hold for it,
+// the proof that it does, the checkpoint's signature and origin, and the statement. Every error is
 // fault.Integrity. The bundle is a container: any JSON spelling of it passes, what
 // jq makes of it too, if it holds exactly the members and values that we write. The
 // payload, and all else that is signed or hashed, is held to its bytes.

@@ -4,9 +4,9 @@
 //	err := r.Add(alice, "token", value)  // from here on
 //	clean := r.Of(alice.Name).Bytes(text) // has "[secret token]" in its place
 //
-// A value belongs to the owner to whom it was given out: it's removed from that owner's text, and no
-// other owner's. [Registry.Writer], for the log of a process, removes all of them. A [Stream] is for
-// text that comes in parts, whatever their borders.
+// A value belongs to the owner to whom it was given out: it's removed from that owner's text, and
+// no other owner's. [Registry.Writer], for the log of a process, removes all of them. A [Stream] is
+// for text that comes in parts, whatever their borders.
 //
 // # Contract
 //
@@ -14,12 +14,12 @@
 // the newlines at its end, and with "\r\n" for "\n", as terminals print it), in base64 (both
 // alphabets, padded or not, at each alignment within other text, or alone in lines of 64 or 76), in
 // hexadecimal, with percent escapes, as the content of a JSON string, or quoted for a shell, by
-// Python, or in markup. Of the values that begin at a byte the longest is taken, and the text goes on
-// behind it. Text that agrees with the first [Sure] bytes of a value is removed as far as it agrees,
-// whatever follows. Shorter values stay: they can't be told from other text.
+// Python, or in markup. Of the values that begin at a byte the longest is taken, and the text goes
+// on behind it. Text that agrees with the first [Sure] bytes of a value is removed as far as it
+// agrees, whatever follows. Shorter values stay: they can't be told from other text.
 //
-// Values stay until Wipe, outside the heap where that is possible ([seal.Secret]). They're counted in a
-// [budget.Pool], by owner: one that finds no room isn't added, and must not be given out.
+// Values stay until Wipe, outside the heap where that is possible ([seal.Secret]). They're counted
+// in a [budget.Pool], by owner: one that finds no room isn't added, and must not be given out.
 //
 // A byte of text takes [Sure] steps at most, however many values there are and whatever they begin
 // with, and no owner's text takes longer for another's values but in [Registry.Writer].
@@ -104,8 +104,8 @@ const (
 // arena is the size of the memory that values of an owner share.
 const arena = 16 << 10
 
-// Add has a value removed from an owner's text from now on. name stands in its mask. The value stays
-// the caller's.
+// Add has a value removed from an owner's text from now on. name stands in its mask. The value
+// stays the caller's.
 func (r *Registry) Add(o budget.Owner, name string, value []byte) error {
 	if r == nil || len(value) < Min {
 		return nil

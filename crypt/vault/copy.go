@@ -23,8 +23,8 @@ func Exists(dir string) bool {
 }
 
 // Copy copies the files of the vault in dir, sealed as they are, to the new folder to: one state of
-// the vault, for a backup. It opens none. While then works no process changes the vault; nil: nothing
-// does.
+// the vault, for a backup. It opens none. While then works no process changes the vault; nil:
+// nothing does.
 func Copy(ctx context.Context, dir, to string, then func() error) error {
 	op := fmt.Sprintf("copy vault %q", dir)
 	g, err := durable.OpenGate(filepath.Join(dir, lockFile))

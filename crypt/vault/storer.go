@@ -15,9 +15,10 @@ type Storer struct {
 	Spare int    // places among MaxSecrets that it leaves to others
 }
 
-// room returns the secret's place in the index, which it makes if there is none. One that was removed
-// keeps its place, and its last number, until its maker or the vault needs the place: the highest of
-// the forgotten numbers is the one that new secrets begin behind, so that no version's comes again.
+// room returns the secret's place in the index, which it makes if there is none. One that was
+// removed keeps its place, and its last number, until its maker or the vault needs the place: the
+// highest of the forgotten numbers is the one that new secrets begin behind, so that no version's
+// comes again.
 func (i *index) room(op string, r Ref, by Storer) (*secret, error) {
 	at, ok := i.find(r)
 	if ok && (len(i.Secrets[at].Versions) > 0 || i.Secrets[at].By == by.Name) {

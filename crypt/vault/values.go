@@ -99,7 +99,8 @@ func (v *Vault) renew(generation uint64, idx *index, k *seal.Key) error {
 	return nil
 }
 
-// renewOne seals a version's value under a new key, into a new file. ok is false if it can't be read.
+// renewOne seals a version's value under a new key, into a new file. ok is false if it can't be
+// read.
 func (v *Vault) renewOne(r Ref, x *version, generation uint64, k *seal.Key) (ok bool, err error) {
 	was, err := v.version(r, x.Version)
 	if err != nil {

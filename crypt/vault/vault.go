@@ -106,8 +106,8 @@ type Vault struct {
 	saved uint64 // the size in the file of seen
 }
 
-// The versions of a head. In the first an index has neither makers of secrets nor a floor; it's read,
-// and the next change writes the second.
+// The versions of a head. In the first an index has neither makers of secrets nor a floor; it's
+// read, and the next change writes the second.
 const (
 	headVersion = 2
 	oldVersion  = 1

@@ -118,8 +118,8 @@ func ParseMemory(b []byte) (*Memory, error) {
 	return &m, err
 }
 
-// ErrKeys says that the newest checkpoint is by a key that the memory hasn't: the view must have the
-// hub's keys.
+// ErrKeys says that the newest checkpoint is by a key that the memory hasn't: the view must have
+// the hub's keys.
 var ErrKeys = errors.New("the log has another key than those remembered")
 
 // Judge returns the memory with what the hub of the log of this origin shows, if that extends it. A

@@ -27,8 +27,8 @@ func blob(b []byte) *windows.DataBlob {
 	return &windows.DataBlob{Size: uint32(len(b)), Data: unsafe.SliceData(b)}
 }
 
-// taken copies what an API function allocated, wipes it and gives it back (LocalFree). The memory is
-// the system's and valid until then; Size is its length.
+// taken copies what an API function allocated, wipes it and gives it back (LocalFree). The memory
+// is the system's and valid until then; Size is its length.
 func taken(out windows.DataBlob) []byte {
 	if out.Data == nil {
 		return nil

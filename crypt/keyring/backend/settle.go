@@ -126,9 +126,10 @@ func allowed(dir string, p record.Place, beside bool) (bool, error) {
 	return true, nil
 }
 
-// Init makes an identity, keeps it at p (whose Recipient it sets) and records that, for a vault that
-// is to be made in the folder. An identity that the service manager gave, or that an interrupted
-// Init has kept at p, is taken instead. allowBeside lets a plain identity lie in the state directory.
+// Init makes an identity, keeps it at p (whose Recipient it sets) and records that, for a vault
+// that is to be made in the folder. An identity that the service manager gave, or that an
+// interrupted Init has kept at p, is taken instead. allowBeside lets a plain identity lie in the
+// state directory.
 func (k *Keeper) Init(ctx context.Context, p record.Place, allowBeside bool) (_ *seal.IdentityKey, err error) {
 	beside, err := allowed(k.dir, p, allowBeside)
 	if err != nil {
@@ -234,9 +235,9 @@ func isGiven(p record.Place) bool {
 	return ok && c.given()
 }
 
-// Migrate moves the identity of the vault to p, whose Recipient it sets. It begins by finishing what
-// an interrupted Migrate left, and is done then if the identity is at p. from is where it was found
-// if no record says so.
+// Migrate moves the identity of the vault to p, whose Recipient it sets. It begins by finishing
+// what an interrupted Migrate left, and is done then if the identity is at p. from is where it was
+// found if no record says so.
 //
 // The steps: record that p may hold a copy, write it, read it back, record it as the place and the
 // old one as that of a copy, remove that, record the removal.
