@@ -71,7 +71,8 @@ const (
 	SessionEnded = "ended"
 )
 
-// Session belongs to a principal and holds runs, of which one is active at a time, or several parallel ones.
+// Session belongs to a principal and holds runs, of which one is active at a time, or several
+// parallel ones.
 type Session struct {
 	ID        string     `json:"id"`
 	Principal string     `json:"principal"`

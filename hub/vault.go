@@ -3,8 +3,8 @@ package hub
 import "time"
 
 // The operations of the vault. Each that reads or changes secrets makes one call of a tool for
-// secrets, which policy decides, a person may be asked about, and a receipt attests. Values travel in
-// bodies, over the unix socket and connections of paired devices alone.
+// secrets, which policy decides, a person may be asked about, and a receipt attests. Values travel
+// in bodies, over the unix socket and connections of paired devices alone.
 
 // SecretInfo describes a version of a secret.
 type SecretInfo struct {

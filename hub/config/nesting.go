@@ -3,12 +3,12 @@ package config
 import "strings"
 
 // maxNesting bounds brackets within brackets, and the parts of a dotted key. A configuration has
-// three. The library's time and memory grow with the third power of either: 240 KiB of inline tables
-// in one another took all of 23 GiB.
+// three. The library's time and memory grow with the third power of either: 240 KiB of inline
+// tables in one another took all of 23 GiB.
 const maxNesting = 16
 
-// tooDeep returns the line on which src is nested deeper, 0 if it is nowhere. It passes over strings
-// and comments, and leaves it to the library to say what else is wrong.
+// tooDeep returns the line on which src is nested deeper, 0 if it is nowhere. It passes over
+// strings and comments, and leaves it to the library to say what else is wrong.
 func tooDeep(src string) int {
 	line, depth, parts := 1, 0, 0
 	for i := 0; i < len(src); i++ {

@@ -23,8 +23,8 @@
 // Messages, lists, queues and time are bounded. A server that dies, hangs, floods, or sends what
 // isn't the protocol is ended, and its callers are told so by name: server_died,
 // server_protocol, timeout. What it asks its client for (sampling, roots, elicitation) is
-// refused. Its resources and prompts are asked for as its tools are called (methods.go). Its standard
-// error is the bounded output of its run.
+// refused. Its resources and prompts are asked for as its tools are called (methods.go). Its
+// standard error is the bounded output of its run.
 //
 // # What it does not protect against
 //

@@ -151,8 +151,8 @@ func (h *Hub) OnDeviceEnd(f func(device string)) {
 	h.devices.cut = f
 }
 
-// reviewDevices cuts off the devices that have lost their authority since the last look. It's called
-// after each change of members and tokens that may take some away.
+// reviewDevices cuts off the devices that have lost their authority since the last look. It's
+// called after each change of members and tokens that may take some away.
 func (h *Hub) reviewDevices() {
 	ds := h.devices
 	ds.mu.Lock()
@@ -204,7 +204,8 @@ func (h *Hub) recordAs(ctx context.Context, c hub.Caller, act, subject string, d
 	return h.k.Record(ctx, kernel.Act{Act: act, Principal: self(), Subject: subject, Detail: detail})
 }
 
-// issue certifies a key, after the changes of the authority that are due. The caller holds changing.
+// issue certifies a key, after the changes of the authority that are due. The caller holds
+// changing.
 func (h *Hub) issue(ctx context.Context, c hub.Caller, csr []byte, kind, id string) (a *ca.Authority, chain [][]byte, cert store.Certificate, err error) {
 	if a, err = h.certifier(ctx, c); err != nil {
 		return nil, nil, cert, err
@@ -486,8 +487,8 @@ func (h *Hub) revokeDevice(ctx context.Context, c hub.Caller, id string) (hub.De
 	return h.deviceOf(&now), nil
 }
 
-// removeDevice forgets a device that has ended. The act comes first: a crash leaves the row, which can
-// be removed again.
+// removeDevice forgets a device that has ended. The act comes first: a crash leaves the row, which
+// can be removed again.
 func (h *Hub) removeDevice(ctx context.Context, c hub.Caller, id string) (hub.None, error) {
 	const op = "remove device"
 	h.devices.changing.Lock()
@@ -567,7 +568,8 @@ func (h *Hub) renewDevice(ctx context.Context, c hub.Caller, in hub.DeviceRenewa
 
 // authenticateDevice finds the device whose certificate a connection showed. TLS has proved that it
 // has the key, and the certificate is, byte for byte, one that this hub issued and that is in
-// force: a leaf by a thief of the issuer's key isn't known here. It takes a lookup for each request.
+// force: a leaf by a thief of the issuer's key isn't known here. It takes a lookup for each
+// request.
 func (h *Hub) authenticateDevice(chain [][]byte, out *hub.Caller) error {
 	if len(chain) == 0 {
 		return errors.New("no certificate")

@@ -45,8 +45,9 @@ func (h *Hub) beginEnrolment(ctx context.Context, principal, name string) error 
 	})
 }
 
-// settleEnrolment revokes the token of an enrolment that made no device. Everything that it looks at
-// is durable, so that it may come again. The caller holds devices.changing, or has the hub to itself.
+// settleEnrolment revokes the token of an enrolment that made no device. Everything that it looks
+// at is durable, so that it may come again. The caller holds devices.changing, or has the hub to
+// itself.
 func (h *Hub) settleEnrolment(ctx context.Context) error {
 	s, err := store.View(ctx, h.st, func(tx *store.Tx) (*store.Setting, error) { return tx.Setting(enrolmentSetting) })
 	if fault.KindOf(err) == fault.NotFound {

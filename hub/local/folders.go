@@ -15,8 +15,8 @@ import (
 	"palyra/internal/toolproto"
 )
 
-// findFolders says which workspaces hold folders of the host. A path comes from an agent's client: it
-// can only choose among what the operator declared, and nothing outside that is looked at.
+// findFolders says which workspaces hold folders of the host. A path comes from an agent's client:
+// it can only choose among what the operator declared, and nothing outside that is looked at.
 func (h *Hub) findFolders(_ context.Context, _ hub.Caller, q hub.FolderQuery) (hub.Page[hub.Folder], error) {
 	if len(q.Paths) > hub.MaxFolders {
 		return hub.Page[hub.Folder]{}, fault.New(fault.Usage, "invalid_input", "find folders", fmt.Errorf("%d paths, at most %d", len(q.Paths), hub.MaxFolders))
@@ -47,8 +47,9 @@ func (h *Hub) folder(path string) hub.Folder {
 	return found
 }
 
-// inWorkspace returns the folder path of the host as one of the workspace at root, "" if it isn't, and
-// how deep that lies. A workspace may be declared by a path with links, and the path be one without.
+// inWorkspace returns the folder path of the host as one of the workspace at root, "" if it isn't,
+// and how deep that lies. A workspace may be declared by a path with links, and the path be one
+// without.
 func inWorkspace(root, path string) (rel string, depth int) {
 	real, err := filepath.EvalSymlinks(root)
 	if err != nil {
@@ -72,8 +73,8 @@ func named(rel string) bool {
 	return err == nil && string(p) == rel
 }
 
-// isFolderBeneath follows links only as far as they lead to places beneath root. The program is in a
-// cell by then, where one that was exchanged since leads nowhere else either.
+// isFolderBeneath follows links only as far as they lead to places beneath root. The program is in
+// a cell by then, where one that was exchanged since leads nowhere else either.
 func isFolderBeneath(root, rel string) bool {
 	r, err := os.OpenRoot(root)
 	if err != nil {

@@ -133,8 +133,8 @@ func (h *Hub) askServer(ctx context.Context, who kernel.Caller, server, tool str
 	return h.k.Question(ctx, who, proposal(hub.ToolMCPCall, input, "", ""), nil)
 }
 
-// methodsOf returns the methods to list that policy permits without a person's yes: a client that is
-// told of them lists unasked. Without an answer of policy's there are none.
+// methodsOf returns the methods to list that policy permits without a person's yes: a client that
+// is told of them lists unasked. Without an answer of policy's there are none.
 func (h *Hub) methodsOf(ctx context.Context, c hub.Caller, server string) (out []string) {
 	if !h.holds(c, access.RunStart) {
 		return nil

@@ -37,8 +37,8 @@ func holder(c hub.Caller) access.Holder { return access.Holder{Principal: c.User
 // from the brake. For all other callers, and for an owner's token, it is a permission like
 // any other. The daemon's own signals remain where there is no owner.
 //
-// A caller whose certificate has ended since it was authenticated is no caller any more: streams and
-// long waits ask again.
+// A caller whose certificate has ended since it was authenticated is no caller any more: streams
+// and long waits ask again.
 func (h *Hub) ask(c hub.Caller, op *hub.Operation) error {
 	if !c.Until.IsZero() && !h.cfg.Clock.Latest().Before(c.Until) {
 		return unauthenticated()

@@ -368,8 +368,8 @@ func (e *Engine) cancelLocked(j *job, s *Stop) {
 }
 
 // Close takes no new runs, ends those in the background, waits until the others at work have ended,
-// ends the programs that answered them, and when ctx is done ends all as interrupted. Those that wait for their turn keep it for the
-// next Open.
+// ends the programs that answered them, and when ctx is done ends all as interrupted. Those that
+// wait for their turn keep it for the next Open.
 func (e *Engine) Close(ctx context.Context) error {
 	e.mu.Lock()
 	e.closed = true

@@ -79,9 +79,9 @@ type Moves struct {
 }
 
 // Lines is the order in which runs get their turn. A session makes one run at a time; parallel
-// ones that follow each other in its line may be at work together. Free places go round the principals;
-// each gives its place to the run that has waited longest as the next of its session. An
-// owner's runs from the socket and those from elsewhere in the same name are accounts of
+// ones that follow each other in its line may be at work together. Free places go round the
+// principals; each gives its place to the run that has waited longest as the next of its session.
+// An owner's runs from the socket and those from elsewhere in the same name are accounts of
 // their own ([budget.Owner]).
 //
 // It is a plain data structure: its owner locks. The zero Lines is useless; see NewLines.

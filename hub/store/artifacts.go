@@ -182,8 +182,8 @@ type Draft struct {
 	published bool
 }
 
-// Draft begins an artifact that holder will hold. It counts towards quotas as it grows. A media type that is not
-// known is "application/octet-stream".
+// Draft begins an artifact that holder will hold. It counts towards quotas as it grows. A media
+// type that is not known is "application/octet-stream".
 func (s *Store) Draft(ctx context.Context, holder, mediaType string) (*Draft, error) {
 	if holder == "" {
 		return nil, usage("invalid_input", opPut, "no holder is named")

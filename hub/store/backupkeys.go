@@ -24,8 +24,8 @@ const (
 	maxKeyFiles = 64 << 20 // bytes of all
 )
 
-// keyFiles are the files of keys/ and trust/, by their names in the archive. They stay in memory, so
-// that no second copy of a private key gets onto the disk.
+// keyFiles are the files of keys/ and trust/, by their names in the archive. They stay in memory,
+// so that no second copy of a private key gets onto the disk.
 type keyFiles map[string][]byte
 
 // readKeys reads trust/ and keys/ of a state directory while no process replaces a key.

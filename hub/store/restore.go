@@ -64,8 +64,8 @@ func VerifyBackup(ctx context.Context, r io.Reader, u Unlock) (*Manifest, error)
 // Restore makes the state directory dir from a backup. dir is an absolute path
 // of nothing or of an empty directory, fault.Usage "bad_file" otherwise. It is
 // written beside its place, checked (every digest, the database, its schema, the
-// artifacts, the journal against its key, the vault against the journal), flushed and renamed: dir is complete,
-// or empty or missing as before.
+// artifacts, the journal against its key, the vault against the journal), flushed and renamed: dir
+// is complete, or empty or missing as before.
 func Restore(ctx context.Context, r io.Reader, u Unlock, dir string) (_ *Manifest, err error) {
 	op := fmt.Sprintf("restore backup to %q", dir)
 	if !filepath.IsAbs(dir) {

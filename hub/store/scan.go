@@ -75,7 +75,8 @@ func (s *Store) shrink(ctx context.Context) error {
 	return nil
 }
 
-// checkpoint empties the write-ahead log, and waits a little for readers. The caller holds the turn.
+// checkpoint empties the write-ahead log, and waits a little for readers. The caller holds the
+// turn.
 func (w *writer) checkpoint() bool {
 	defer func() { _, _ = w.conn.exec("PRAGMA busy_timeout = 5000") }() // as connector has it
 	if _, err := w.conn.exec("PRAGMA busy_timeout = 500"); err != nil {

@@ -154,7 +154,8 @@ func (tx *Tx) Events(run string, after uint64, limit int) ([]Event, error) {
 // LastEvent returns the highest Seq of a run, 0 if its tape is empty.
 func (tx *Tx) LastEvent(run string) (uint64, error) { return tx.lastEvent(run) }
 
-// CreateApproval adds a pending request. It fills ID, State, Version and Created where they are zero.
+// CreateApproval adds a pending request. It fills ID, State, Version and Created where they are
+// zero.
 func (tx *Tx) CreateApproval(a *Approval) error { return tx.createApproval(a) }
 
 // Approval returns a request, or fault.NotFound "not_found".
@@ -207,8 +208,8 @@ func (tx *Tx) AbandonIdempotent(principal, key string) error {
 }
 
 // ExpireIdempotent removes at most so many keys whose time is over, those first
-// that were over first, and returns how many. A step of the host's clock brings no key's time nearer, until it has lasted for
-// clock.Settle.
+// that were over first, and returns how many. A step of the host's clock brings no key's time
+// nearer, until it has lasted for clock.Settle.
 func (tx *Tx) ExpireIdempotent(most int) (int, error) { return tx.expireIdempotent(most) }
 
 // Setting returns a setting, or fault.NotFound "not_found".
