@@ -135,8 +135,8 @@ func Check(data []byte) error {
 }
 
 // Decode reads exactly one JSON value into v, strictly. Every error is of kind
-// fault.Usage and has a reason code: json_too_large, json_syntax, or invalid_input for a member that v
-// doesn't have or of another type. v is unspecified after an error.
+// fault.Usage and has a reason code: json_too_large, json_syntax, or invalid_input for a member
+// that v doesn't have or of another type. v is unspecified after an error.
 func Decode(data []byte, v any, lim Limits) error {
 	if t := reflect.TypeOf(v); t == nil || t.Kind() != reflect.Pointer {
 		panic("canon: internal error: Decode into something that is not a pointer")

@@ -153,8 +153,8 @@ func (o *Objects) loose(f *os.File) (*Object, error) {
 	return &Object{Type(i), data}, nil
 }
 
-// maxPadding bounds what a zlib stream may have besides as many bytes again as it holds: what is read
-// ahead, and blocks without content, of which a stream may have any number.
+// maxPadding bounds what a zlib stream may have besides as many bytes again as it holds: what is
+// read ahead, and blocks without content, of which a stream may have any number.
 const maxPadding = 8 << 10
 
 // padded reads a stream up to a bound.

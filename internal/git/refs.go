@@ -269,8 +269,8 @@ func Under(f Folder) (string, error) {
 }
 
 // Programs returns the words of those settings by which a repository has git run programs, such as
-// filters and aliases, and the folder that its core.hooksPath names, "" for git's own. A word need not
-// be a program. Files that it includes are words, too, but what they say isn't read.
+// filters and aliases, and the folder that its core.hooksPath names, "" for git's own. A word need
+// not be a program. Files that it includes are words, too, but what they say isn't read.
 func Programs(f Folder) (words []string, hooks string, err error) {
 	for _, name := range []string{"config", "config.worktree"} {
 		b, err := ReadFile(f, name, 1<<20)

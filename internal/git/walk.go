@@ -162,8 +162,8 @@ func (w *Walk) add(id ID, x *Object) (needs []need, err error) {
 	return needs, nil
 }
 
-// New returns the commits that the host lacks of what a commit, or a tag for one, has behind it, the
-// newest first.
+// New returns the commits that the host lacks of what a commit, or a tag for one, has behind it,
+// the newest first.
 func (w *Walk) New(id ID) (out []CommitInfo) {
 	for range maxTags {
 		of, ok := w.tags[id]

@@ -5,8 +5,8 @@
 //	copy(m.Bytes(), value)
 //	defer m.Wipe()
 //
-// What it does not protect against: one who reads this process's memory, and copies that are made of
-// the bytes. On systems other than Linux it's the heap's.
+// What it does not protect against: one who reads this process's memory, and copies that are made
+// of the bytes. On systems other than Linux it's the heap's.
 package locked
 
 // Memory is some bytes. Its owner calls Wipe.

@@ -8,8 +8,8 @@
 //
 // It holds no value for longer than its caller does: a Table refers to the bytes that it was given.
 //
-// What it does not protect against: other spellings than those of [Of], and values shorter than [Min]
-// bytes, which can't be told from other text.
+// What it does not protect against: other spellings than those of [Of], and values shorter than
+// [Min] bytes, which can't be told from other text.
 package spelling
 
 import (
@@ -27,8 +27,8 @@ const Min = 8
 // shorter. Without it, text that nearly is a long value would be compared again from each byte.
 const Sure = 256
 
-// Of returns how a value may stand in text, itself first, each once, [Min] bytes at least. It leaves
-// no copies of the value behind but those.
+// Of returns how a value may stand in text, itself first, each once, [Min] bytes at least. It
+// leaves no copies of the value behind but those.
 func Of(value []byte) (all [][]byte) {
 	add := func(p []byte) {
 		if len(p) < Min {

@@ -104,8 +104,8 @@ func (t *Table) Has(v []byte) (is, self bool) {
 	}
 }
 
-// Next returns the first place in b, from i on, where something may begin: At says what. It's len(b)
-// if there is none.
+// Next returns the first place in b, from i on, where something may begin: At says what. It's
+// len(b) if there is none.
 func (t *Table) Next(b []byte, i int) int {
 	for ; i+4 <= len(b); i++ {
 		if h := four(b[i:]); t.fours[h>>6]&(1<<(h&63)) != 0 {

@@ -9,7 +9,8 @@ const (
 	SmallPack   = 256 << 10 // bytes of objects
 )
 
-// GitChanges is what a list brings to the repository at the top of the workspace: docs/formats/layer.md.
+// GitChanges is what a list brings to the repository at the top of the workspace:
+// docs/formats/layer.md.
 type GitChanges struct {
 	Refs   []RefChange    `json:"refs"` // sorted by name
 	Head   *HeadChange    `json:"head,omitempty"`
@@ -33,7 +34,8 @@ type HeadChange struct {
 	Mode string `json:"mode"`
 }
 
-// IndexChange is an index with other entries. The digests are of what git ls-files --stage -z prints.
+// IndexChange is an index with other entries. The digests are of what git ls-files --stage -z
+// prints.
 type IndexChange struct {
 	Old  canon.Digest `json:"old,omitzero"` // absent: there is none
 	New  canon.Digest `json:"new,omitzero"` // absent: it goes

@@ -12,8 +12,8 @@ import (
 )
 
 // Read reads the call that a tool's program was started for: args are the tool's name and the
-// brief, stdin is the input, with a payload of at most most bytes behind it. The input is decoded, and
-// held to the brief that policy and approver saw.
+// brief, stdin is the input, with a payload of at most most bytes behind it. The input is decoded,
+// and held to the brief that policy and approver saw.
 func Read(args []string, stdin io.Reader, most int64) (t Tool, in any, payload []byte, err error) {
 	if len(args) == 0 {
 		return t, nil, nil, fault.New(fault.Usage, "invalid_input", "start tool", errors.New("no tool named"))
