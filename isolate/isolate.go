@@ -195,8 +195,8 @@ type Files struct {
 	// Egress is a SOCK_SEQPACKET connection to palyra-egress, as package egress/handover speaks it;
 	// nil unless Spec.Egress.
 	Egress *os.File
-	// Roots is a sealed memfd with the certificate of the call's authority, as CheckRoots wants it; nil
-	// unless Spec.Egress.Roots.
+	// Roots is a sealed memfd with the certificate of the call's authority, as CheckRoots wants it;
+	// nil unless Spec.Egress.Roots.
 	Roots *os.File
 }
 

@@ -17,8 +17,8 @@ const (
 	rootsType = "CERTIFICATE"           // of its PEM block
 )
 
-// RootsEnv returns "NAME=VALUE" of the variables by which programs that have roots of their own find
-// RootsFile, sorted. They are the same for each call.
+// RootsEnv returns "NAME=VALUE" of the variables by which programs that have roots of their own
+// find RootsFile, sorted. They are the same for each call.
 func RootsEnv() (env []string) {
 	for _, name := range rootsVariables {
 		env = append(env, name+"="+RootsFile)
@@ -26,8 +26,9 @@ func RootsEnv() (env []string) {
 	return env
 }
 
-// rootsVariables are sorted. Node reads no bundle of the host; copies of git, curl, pip and others that
-// aren't the host's have one of their own. Each name is needed by those that heed no other of these.
+// rootsVariables are sorted. Node reads no bundle of the host; copies of git, curl, pip and others
+// that aren't the host's have one of their own. Each name is needed by those that heed no other of
+// these.
 var rootsVariables = []string{
 	"GIT_SSL_CAINFO",      // git
 	"NODE_EXTRA_CA_CERTS", // node, npm, deno

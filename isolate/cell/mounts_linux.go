@@ -65,8 +65,8 @@ func (m *mounts) read() (map[string]bool, error) {
 	return all, nil
 }
 
-// since returns a mount point that matters to a call with these folders and has changed, or "". It costs one
-// system call if nothing was mounted or unmounted.
+// since returns a mount point that matters to a call with these folders and has changed, or "". It
+// costs one system call if nothing was mounted or unmounted.
 func (m *mounts) since(folders []string) (string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

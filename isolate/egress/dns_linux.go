@@ -122,14 +122,14 @@ func (s *session) query(packet []byte) (*dns.Query, []byte) {
 	return q, nil
 }
 
-// typePTR is a look-up of an address's name. typesBeside are those that clients ask for beside A and
-// AAAA, of each name: SVCB and HTTPS, RFC 9460.
+// typePTR is a look-up of an address's name. typesBeside are those that clients ask for beside A
+// and AAAA, of each name: SVCB and HTTPS, RFC 9460.
 const typePTR = dns.Type(12)
 
 var typesBeside = []dns.Type{64, 65}
 
-// answer looks the name up, unless it was, and gives it addresses in the cell. It returns nil when the
-// call has ended.
+// answer looks the name up, unless it was, and gives it addresses in the cell. It returns nil when
+// the call has ended.
 func (s *session) answer(q *dns.Query) []byte {
 	n, err := s.find(q.Name)
 	switch {

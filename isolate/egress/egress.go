@@ -13,9 +13,9 @@
 //
 // # What is checked
 //
-// A name is looked up once in a call, when the program first asks for it, and its addresses are kept
-// to the call's end. If one of them lies where names may not lead (call/egress/reach) and no rule
-// names its network with the port, all are refused for that port. Connections go to the kept
+// A name is looked up once in a call, when the program first asks for it, and its addresses are
+// kept to the call's end. If one of them lies where names may not lead (call/egress/reach) and no
+// rule names its network with the port, all are refused for that port. Connections go to the kept
 // addresses and never look up again: a name that changes between the check and the connection, or
 // between two connections, changes nothing. CNAMEs on the way don't count: the rule is about the
 // name that was asked for, the check about the addresses at the end.
@@ -24,8 +24,8 @@
 //
 // Connections to hosts with rules about requests, or with uses of secrets, are led through
 // isolate/egress/inspect. In a call with uses, placeholders are looked for in all that the program
-// sends: questions of the DNS, heads for the proxies, and the bytes of connections that pass, before
-// they're passed on. One that is found ends the session, with its place in the evidence.
+// sends: questions of the DNS, heads for the proxies, and the bytes of connections that pass,
+// before they're passed on. One that is found ends the session, with its place in the evidence.
 //
 // # What bounds a call
 //
@@ -41,8 +41,8 @@
 //
 // An allowed host gets what the program sends. Whether a name's addresses are its owner's is up to
 // the resolver. The program sees a connection made before the host's is: a host that refuses looks
-// like one that accepts and resets. The process judges bytes of strangers (DNS answers, greetings of
-// TLS, proxy requests, requests and answers of inspected hosts); one that takes it over has the
+// like one that accepts and resets. The process judges bytes of strangers (DNS answers, greetings
+// of TLS, proxy requests, requests and answers of inspected hosts); one that takes it over has the
 // network, the values and authorities of the calls that it serves, and nothing else of the host.
 package egress
 

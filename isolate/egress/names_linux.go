@@ -52,8 +52,8 @@ var files = net.Resolver{PreferGo: true, Dial: func(context.Context, string, str
 // find out.
 var errNoName = errors.New("no such name")
 
-// addresses returns all addresses of a name, in the order in which they should be tried. The name is
-// taken as it is: no search list is tried.
+// addresses returns all addresses of a name, in the order in which they should be tried. The name
+// is taken as it is: no search list is tried.
 func (r *resolver) addresses(ctx context.Context, name string) ([]netip.Addr, error) {
 	var found []netip.Addr
 	err := errNoName

@@ -12,8 +12,8 @@ import (
 	"palyra/isolate/evidence"
 )
 
-// name is a name that the program asked for, and that a rule has. The addresses are pinned: they are
-// those of the one lookup for as long as the call lasts.
+// name is a name that the program asked for, and that a rule has. The addresses are pinned: they
+// are those of the one lookup for as long as the call lasts.
 type name struct {
 	host string
 	done chan struct{} // closed when it was looked up; what follows is set before

@@ -157,8 +157,8 @@ type Leak struct {
 	Port uint32 `json:"port,omitempty" unit:"port"`
 	// Where is "host", "method", "path", "query", "header" or "body" of a request, "dns" for a name
 	// that was looked up, "clear" for bytes of a connection that passes, "proxy" for what a proxy was
-	// asked, or "tls" for a greeting; or, as palyra saw it, "stdout", "stderr" or "terminal" for output,
-	// or "planted" for the name of a file that the program left in its workspace.
+	// asked, or "tls" for a greeting; or, as palyra saw it, "stdout", "stderr" or "terminal" for
+	// output, or "planted" for the name of a file that the program left in its workspace.
 	Where string `json:"where"`
 }
 

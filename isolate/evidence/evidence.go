@@ -280,11 +280,11 @@ type Mounts struct {
 	Digest canon.Digest `json:"digest"`
 	// Table is a line for each mount, such as "/usr ro,nosuid,nodev ext4 private".
 	Table []string `json:"table"`
-	// LayerCalls is how many calls at most used the layer of a staged workspace while this one did, itself
-	// included: 1 if no other did.
+	// LayerCalls is how many calls at most used the layer of a staged workspace while this one did,
+	// itself included: 1 if no other did.
 	LayerCalls int `json:"layer_calls,omitempty" unit:"count" basis:"reported"`
-	// Tmp is "session" if /tmp is a folder of the call's session, found there at the gate; absent for one
-	// of the call's own.
+	// Tmp is "session" if /tmp is a folder of the call's session, found there at the gate; absent for
+	// one of the call's own.
 	Tmp string `json:"tmp,omitempty"`
 }
 
@@ -316,8 +316,8 @@ type Executable struct {
 	Digest canon.Digest `json:"digest"`
 	// Pinned is "sealed" for a copy that can't change, "system" for a file that only root can change.
 	Pinned string `json:"pinned"`
-	// DigestBasis is "hashed" if the file was read for this call, "cached" if before, and its times say
-	// that it hasn't changed, "verity" if fs-verity says so.
+	// DigestBasis is "hashed" if the file was read for this call, "cached" if before, and its times
+	// say that it hasn't changed, "verity" if fs-verity says so.
 	DigestBasis string `json:"digest_basis,omitempty"` // both by the kernel room, which hashes
 	// DigestTime is when it was read, in RFC 3339.
 	DigestTime string `json:"digest_time,omitempty"`

@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// Authority is a certificate authority as palyra-egress makes one for a call: good for some names, and
-// for no other name or address.
+// Authority is a certificate authority as palyra-egress makes one for a call: good for some names,
+// and for no other name or address.
 type Authority struct {
 	PEM []byte
 

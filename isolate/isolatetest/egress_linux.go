@@ -29,8 +29,8 @@ const (
 	BrokerName6 = handover.Names6 + "c612:101"
 )
 
-// Broker is a palyra-egress that connects nowhere: it takes the sockets of one call and answers in the
-// cell itself. Its name server knows ".example" alone.
+// Broker is a palyra-egress that connects nowhere: it takes the sockets of one call and answers in
+// the cell itself. Its name server knows ".example" alone.
 type Broker struct {
 	// Cell is Files.Egress of the call.
 	Cell *os.File
@@ -45,8 +45,8 @@ type Broker struct {
 	entries int            // sockets that it was given; guarded by mu
 }
 
-// StartBroker starts one that listens at addresses with ports, "198.18.1.1:443". Each connection gets an
-// HTTP response of which the body is the address that was called.
+// StartBroker starts one that listens at addresses with ports, "198.18.1.1:443". Each connection
+// gets an HTTP response of which the body is the address that was called.
 func StartBroker(t testing.TB, listen ...string) *Broker {
 	t.Helper()
 	return StartBrokerOf(t, whereCalled, listen...)
@@ -254,8 +254,8 @@ func (c *call) start(ctx context.Context, g grant.Grant) (*isolate.Result, error
 	return c.h.runner.Run(ctx, g, c.spec, &f)
 }
 
-// testEgress looks at the network egress from inside: the broker answers at the ordered addresses, no
-// other address leads anywhere, and without the broker's consent nothing runs.
+// testEgress looks at the network egress from inside: the broker answers at the ordered addresses,
+// no other address leads anywhere, and without the broker's consent nothing runs.
 func testEgress(t *testing.T, h *harness) {
 	if h.sub.Tier != tier.C {
 		c := h.shell(t, "echo ran")

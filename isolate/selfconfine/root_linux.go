@@ -13,8 +13,8 @@ const nobody = 65534
 
 // LeaveRoot makes a process of root's one of nobody's, on all threads and for good. It does nothing
 // for other users, and for a root that can be no other: that of a user namespace with one user, who
-// is that user outside. The kernel clears the calling thread's parent-death signal with the user; it
-// is set to deathSignal again, if that isn't 0.
+// is that user outside. The kernel clears the calling thread's parent-death signal with the user;
+// it is set to deathSignal again, if that isn't 0.
 func LeaveRoot(deathSignal syscall.Signal) error {
 	if os.Geteuid() != 0 {
 		return nil

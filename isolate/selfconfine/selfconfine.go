@@ -19,7 +19,8 @@
 // couldn't build a cell, so the filter lets the process start nothing. A process that was
 // made before starts palyra-cell for palyrad (isolate/cell.Starter).
 //
-// palyra-egress is confined in the same way with [Config.Internet]: it connects, and writes no file.
+// palyra-egress is confined in the same way with [Config.Internet]: it connects, and writes no
+// file.
 //
 // # What it does not protect against
 //

@@ -369,7 +369,8 @@ func (c *comparison) ref(name string, was, is git.Ref) error {
 
 // shadows reports whether git commands take the short name of a new branch for something else that
 // they took it for before, or would after the next fetch: a remote's branch, which comes after
-// branches (gitrevisions(7)), a tag, which checkout takes after branches, or the beginning of an id.
+// branches (gitrevisions(7)), a tag, which checkout takes after branches, or the beginning of an
+// id.
 func (c *comparison) shadows(name string) bool {
 	short := strings.TrimPrefix(name, "refs/heads/")
 	if len(short) >= minID && strings.Trim(strings.ToLower(short), "0123456789abcdef") == "" {

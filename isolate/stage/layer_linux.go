@@ -239,7 +239,8 @@ func create(state, name string, source Source, mode fs.FileMode) error {
 	return nil
 }
 
-// sweep removes what a crash left half made or half removed, in which a program may have nested folders.
+// sweep removes what a crash left half made or half removed, in which a program may have nested
+// folders.
 func sweep(all string) {
 	entries, err := os.ReadDir(all)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 )
 
 // namedPath is a file or folder that has another name than those of toolproto.Places, and that
-// programs of the host run or obey all the same: the repository's settings name it, or the host has a
-// link to it where one of those names is.
+// programs of the host run or obey all the same: the repository's settings name it, or the host has
+// a link to it where one of those names is.
 type namedPath struct {
 	path string
 	Mark
@@ -82,8 +82,8 @@ func (r *reader) namedBy(low int, workspace string) {
 	}
 }
 
-// placeLinks calls f for the links of the workspace that stand where programs look, at the top or in
-// a folder there: .envrc, or .claude/settings.json.
+// placeLinks calls f for the links of the workspace that stand where programs look, at the top or
+// in a folder there: .envrc, or .claude/settings.json.
 func (r *reader) placeLinks(dir int, prefix string, looks *int, f func(name string, is toolproto.Flag)) {
 	var folders []string
 	_ = r.each(dir, func(name string) error {

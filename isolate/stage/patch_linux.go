@@ -20,8 +20,9 @@ import (
 )
 
 // Patch writes the changes as git diff would, for git apply and patch(1). upper and workspace
-// are the folders that the list was read from; below precedes each name in the patch; a file that has changed since is an error. With
-// binary, files that aren't text are in it, in git's own form. It returns what it left out.
+// are the folders that the list was read from; below precedes each name in the patch; a file that
+// has changed since is an error. With binary, files that aren't text are in it, in git's own form.
+// It returns what it left out.
 func (l *List) Patch(ctx context.Context, w io.Writer, upper, workspace *os.File, below string, binary bool) ([]Skipped, error) {
 	p := &patcher{ctx: ctx, w: w, upper: int(upper.Fd()), lower: int(workspace.Fd()), below: below, binary: binary}
 	skipped := []Skipped{}

@@ -97,9 +97,9 @@ func localText(p netip.Prefix) string {
 	return p.String()
 }
 
-// handSockets makes sockets in the thread's network namespace and sends them to palyra-egress, which
-// may be gone, or not reading: neither makes this wait. They are open in palyra-cell only meanwhile,
-// and those of one call at a time: at most 513 descriptors.
+// handSockets makes sockets in the thread's network namespace and sends them to palyra-egress,
+// which may be gone, or not reading: neither makes this wait. They are open in palyra-cell only
+// meanwhile, and those of one call at a time: at most 513 descriptors.
 func (r *run) handSockets(n int, six bool) error {
 	r.s.handing.Lock()
 	defer r.s.handing.Unlock()
@@ -146,8 +146,8 @@ func egressLost(err error) error {
 	return fault.New(fault.Refused, "egress_lost", "hand a cell's sockets to palyra-egress", err)
 }
 
-// awaitEgress waits at the gate until palyra-egress has taken the sockets: for its answer, the end of
-// the call or egressPatience.
+// awaitEgress waits at the gate until palyra-egress has taken the sockets: for its answer, the end
+// of the call or egressPatience.
 func (p *process) awaitEgress() error {
 	if p.spec.Egress == nil {
 		return nil

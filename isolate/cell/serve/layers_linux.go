@@ -27,9 +27,9 @@ type layers struct {
 	idle int                 // guarded by mu: those without a user
 }
 
-// An overlay stays for a moment after its last call: the next call of an agent finds it, and needn't
-// wait until it's gone. It holds no more than the layer itself, and palyra may meanwhile replace or
-// remove that: another upper folder is another layerKey.
+// An overlay stays for a moment after its last call: the next call of an agent finds it, and
+// needn't wait until it's gone. It holds no more than the layer itself, and palyra may meanwhile
+// replace or remove that: another upper folder is another layerKey.
 const (
 	layerIdle = time.Second
 	maxIdle   = 16
@@ -42,8 +42,8 @@ type layerKey struct {
 	uid, gid               uint32 // the workspace's owner
 }
 
-// layer is a layer with its overlay. All its cells are one user of the host, as at tier C of a user all cells
-// are: overlayfs maps ids only below itself.
+// layer is a layer with its overlay. All its cells are one user of the host, as at tier C of a user
+// all cells are: overlayfs maps ids only below itself.
 type layer struct {
 	key layerKey
 

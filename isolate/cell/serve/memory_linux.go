@@ -745,8 +745,8 @@ const dumpableTries = 50
 // unreadable reports an error unless the memory that a child has before it executes
 // the program is closed to others: it is palyra-cell's, or a copy. Another child that
 // changes its user right now opens it for a moment (steps.NotDumpable), so it looks
-// again. As root the owner of dir/mem, dir being /proc/pid, says it; else no child changes its user,
-// and our own flag does. At tier B of a user it is open: Landlock and the filter keep
+// again. As root the owner of dir/mem, dir being /proc/pid, says it; else no child changes its
+// user, and our own flag does. At tier B of a user it is open: Landlock and the filter keep
 // the program from looking.
 func (p *process) unreadable(dir int) error {
 	if !p.s.root && p.s.tier != tier.C {

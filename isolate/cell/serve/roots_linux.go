@@ -42,8 +42,9 @@ type roots struct {
 	covered []string
 }
 
-// ownRoots makes the tmpfs with the file of roots, and has the tape mount that file over the bundles
-// that the cell sees. All of it is read-only before the program is born, and gone with the cell's mounts.
+// ownRoots makes the tmpfs with the file of roots, and has the tape mount that file over the
+// bundles that the cell sees. All of it is read-only before the program is born, and gone with the
+// cell's mounts.
 func (r *run) ownRoots(c *native.Cell) error {
 	if r.spec.Egress == nil || !r.spec.Egress.Roots {
 		return nil

@@ -61,8 +61,9 @@ func (r *run) joinSession(t *thread) (back func() error, err error) {
 	return t.leaveNetwork, nil
 }
 
-// enter finds a session's network or has it made, which takes long on a host that is busy: the calls
-// of that session wait for it, and no others do. The caller owes a leave unless there is an error.
+// enter finds a session's network or has it made, which takes long on a host that is busy: the
+// calls of that session wait for it, and no others do. The caller owes a leave unless there is an
+// error.
 func (s *sessions) enter(session string, make func() (network, error), enter func(*os.File) error) (*sessionNetwork, error) {
 	s.mu.Lock()
 	n, known := s.used[session]
@@ -120,8 +121,8 @@ func (s *sessions) leave(n *sessionNetwork, r *run) (most int64) {
 	return most
 }
 
-// makeSession makes a namespace whose loopback interface is up, as native's tape does in a cell that
-// has one for itself, and leaves the thread in it.
+// makeSession makes a namespace whose loopback interface is up, as native's tape does in a cell
+// that has one for itself, and leaves the thread in it.
 func (t *thread) makeSession() (n network, err error) {
 	if err = t.makeLoopback(native.Buffers[:]); err == nil {
 		n.file, n.id, err = sys.Network()
@@ -152,8 +153,8 @@ func (t *thread) makeLoopback(variables []native.Variable) error {
 	return sys.LoopbackUp()
 }
 
-// leaveSession is called when no process of the run is left, and again when none will be. It returns
-// the most calls that were in the namespace at once while this one was, itself included.
+// leaveSession is called when no process of the run is left, and again when none will be. It
+// returns the most calls that were in the namespace at once while this one was, itself included.
 func (r *run) leaveSession() (most int64) {
 	n := r.session
 	if n == nil {

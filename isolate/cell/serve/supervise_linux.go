@@ -275,9 +275,9 @@ func (p *process) stopBy(limit string) {
 
 // diskHit returns "disk" if a private workspace without a quota, the layer or a cache holds too
 // much: in its folders, or in files that only the processes in t have open, and for the layer those
-// of its other calls. Which call filled the layer can't be told: the first to find it so ends, and as
-// long as it's full the others. A process that hides its descriptors could have any number of open
-// files.
+// of its other calls. Which call filled the layer can't be told: the first to find it so ends, and
+// as long as it's full the others. A process that hides its descriptors could have any number of
+// open files.
 func (p *process) diskHit(t *tally) string {
 	held := t.withheld(p.spec.Limits.FileSize)
 	hit := ""

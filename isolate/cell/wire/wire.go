@@ -19,9 +19,9 @@
 // A run carries descriptors (SCM_RIGHTS): exec, stdout, stderr, then those of has, then the
 // operands, the mounts and the caches. A run with a terminal has a connection on which the
 // terminal's master is sent, in place of stdout and stderr; one with egress has the connection to
-// palyra-egress, and the certificate of its authority if it has one. The grant is followed by the canonical JSON of the Spec, to whose digest it is
-// bound. Arguments can make a Spec too large for a message; it's then a sealed memfd before the
-// other descriptors.
+// palyra-egress, and the certificate of its authority if it has one. The grant is followed by the
+// canonical JSON of the Spec, to whose digest it is bound. Arguments can make a Spec too large for
+// a message; it's then a sealed memfd before the other descriptors.
 //
 // It doesn't protect one side against the other. Checks of messages turn bugs into errors; they
 // don't keep attackers out.

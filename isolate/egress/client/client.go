@@ -131,15 +131,16 @@ func (s *Session) Give(ctx context.Context, sealed [][]byte) error {
 }
 
 // Done is closed when the session has ended: after Close, or before it if the order's time is over,
-// a placeholder leaked or palyra-egress is lost. In each case the program has no connection any more.
+// a placeholder leaked or palyra-egress is lost. In each case the program has no connection any
+// more.
 func (s *Session) Done() <-chan struct{} { return s.done }
 
 // Close ends the session with all connections of the call, and returns what palyra-egress counted.
 // An error marked ErrLost says that it can't be known. Further calls return the same.
 func (s *Session) Close() (*evidence.Egress, error) { return s.closeWithin(closing) }
 
-// CloseNow is Close for a call that was ended early. It waits for a palyra-egress that is there, and
-// not for one that hangs.
+// CloseNow is Close for a call that was ended early. It waits for a palyra-egress that is there,
+// and not for one that hangs.
 func (s *Session) CloseNow() (*evidence.Egress, error) { return s.closeWithin(stopping) }
 
 func (s *Session) closeWithin(most time.Duration) (*evidence.Egress, error) {

@@ -196,8 +196,8 @@ func (q *Query) Addresses(addrs []netip.Addr, ttl time.Duration) []byte {
 // Empty returns the answer that the name exists and has nothing of the type.
 func (q *Query) Empty() []byte { return q.answer(dnsmessage.RCodeSuccess, nil, 0, "") }
 
-// NoName returns the answer that there's no such name. Programs give up on it at once, while they ask
-// again after a refusal. Why is for who reads extended errors (RFC 8914): "Prohibited".
+// NoName returns the answer that there's no such name. Programs give up on it at once, while they
+// ask again after a refusal. Why is for who reads extended errors (RFC 8914): "Prohibited".
 func (q *Query) NoName(why string) []byte {
 	return q.answer(dnsmessage.RCodeNameError, nil, 0, why)
 }

@@ -6,9 +6,10 @@
 // interface, every port is free for every user there, and palyra-egress binds each socket when it
 // knows where. So it serves a namespace that it can't enter, with no capability.
 //
-// The connection is one SOCK_SEQPACKET pair per call; palyra makes it and hands both ends on. palyra-cell
-// sends the sockets in as few messages as the kernel allows, [Receive] takes them, and palyra-egress
-// answers once, with [Ready] or [Refuse]. Then palyra-cell opens the gate or ends the call.
+// The connection is one SOCK_SEQPACKET pair per call; palyra makes it and hands both ends on.
+// palyra-cell sends the sockets in as few messages as the kernel allows, [Receive] takes them, and
+// palyra-egress answers once, with [Ready] or [Refuse]. Then palyra-cell opens the gate or ends the
+// call.
 //
 //	'S' tcp4 tcp6 first      UDP socket, then tcp4 sockets, then tcp6 sockets, from number first on
 //	"ready"                  the answer: the program may start
@@ -42,8 +43,8 @@ const (
 	HTTPPort     = 3128 // of Proxy: HTTP CONNECT
 	SOCKSPort    = 1080 // of Proxy: SOCKS5
 
-	// Names4 is the first address that may stand for a name. Names6 is what those of Inside6 begin with,
-	// of which the last 32 bits are the IPv4 address of the same name.
+	// Names4 is the first address that may stand for a name. Names6 is what those of Inside6 begin
+	// with, of which the last 32 bits are the IPv4 address of the same name.
 	Names4 = "198.18.1.0"
 	Names6 = "fd70:616c:7972::"
 )

@@ -48,8 +48,9 @@ func Send(conn *os.File, s *Sockets) error {
 
 // Receive takes the sockets of a call, which don't block then. conn mustn't block either, as
 // [Pair]'s; it stays the caller's. Receive returns when ctx is done, or with io.EOF when the other
-// end is closed: palyra-cell has given the call up, and palyra too. Everything else than what Send sends is an error: other descriptors than fresh
-// sockets of the right kinds, sockets of different namespaces, and sockets of the receiver's own.
+// end is closed: palyra-cell has given the call up, and palyra too. Everything else than what Send
+// sends is an error: other descriptors than fresh sockets of the right kinds, sockets of different
+// namespaces, and sockets of the receiver's own.
 func Receive(ctx context.Context, conn *os.File) (_ *Sockets, err error) {
 	if err := conn.SetReadDeadline(time.Time{}); err != nil {
 		return nil, fmt.Errorf("receive the sockets of a cell: %w", err)
@@ -123,8 +124,8 @@ func receive(conn *os.File) (b []byte, fds []int, err error) {
 	return b[:n], fds, nil
 }
 
-// check compares sockets with what Send is given: one for UDP, tcp4 for TCP over IPv4, the rest over
-// IPv6, each as it was made, of one network that isn't this process's.
+// check compares sockets with what Send is given: one for UDP, tcp4 for TCP over IPv4, the rest
+// over IPv6, each as it was made, of one network that isn't this process's.
 func check(fds []int, tcp4 int) error {
 	own, err := sys.NetworkCookie(-1)
 	if err != nil {

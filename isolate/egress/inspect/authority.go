@@ -24,8 +24,9 @@ import (
 // the host's of another moment.
 const early = 5 * time.Minute
 
-// Authority is the certificate authority of one call. Programs of the call trust it, and it can speak
-// for the inspected hosts alone: its certificate says so, critically. Make one with NewAuthority.
+// Authority is the certificate authority of one call. Programs of the call trust it, and it can
+// speak for the inspected hosts alone: its certificate says so, critically. Make one with
+// NewAuthority.
 type Authority struct {
 	cert  *x509.Certificate
 	key   *ecdsa.PrivateKey
@@ -105,8 +106,8 @@ func newSerial() *big.Int {
 // PEM returns the certificate.
 func (a *Authority) PEM() string { return string(a.pem) }
 
-// mostLeaves bounds the certificates that are kept; more names than that of one call are signed anew
-// for each connection.
+// mostLeaves bounds the certificates that are kept; more names than that of one call are signed
+// anew for each connection.
 const mostLeaves = 1024
 
 // Leaf returns a certificate for an inspected name.

@@ -1,5 +1,5 @@
-// Package inspect reads the requests of a call's connections to the hosts that rules say, lets those
-// through that a rule has, and puts values of secrets into them.
+// Package inspect reads the requests of a call's connections to the hosts that rules say, lets
+// those through that a rule has, and puts values of secrets into them.
 //
 //	g, err := inspect.New(inspect.Config{Inspection: in, Placeholders: ps, Roots: roots, Until: end})
 //	err = g.Give(values)                // of the uses, if there are some
@@ -40,8 +40,8 @@
 //
 // A host that means to tell a value: it gets it, and can send it back backwards. A program that
 // encodes its placeholder in a way that isn't looked for: it has told a text that is good nowhere
-// else. Strings of net/http have copies of values, which are wiped by no one but the collector; this
-// process isn't dumpable.
+// else. Strings of net/http have copies of values, which are wiped by no one but the collector;
+// this process isn't dumpable.
 package inspect
 
 import (
@@ -71,8 +71,8 @@ type Config struct {
 	Leaked func(evidence.Leak)
 }
 
-// Guard serves the inspected connections of one call. The zero Guard inspects nothing. Its methods are safe for concurrent use; Give
-// comes before Serve, and Wipe after.
+// Guard serves the inspected connections of one call. The zero Guard inspects nothing. Its methods
+// are safe for concurrent use; Give comes before Serve, and Wipe after.
 type Guard struct {
 	cfg       Config
 	authority *Authority
@@ -113,7 +113,8 @@ func New(c Config) (*Guard, error) {
 	return g, err
 }
 
-// Authority returns the certificate that the program must trust, in PEM; "" if nothing is inspected.
+// Authority returns the certificate that the program must trust, in PEM; "" if nothing is
+// inspected.
 func (g *Guard) Authority() string {
 	if g.authority == nil {
 		return ""

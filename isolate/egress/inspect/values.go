@@ -138,8 +138,8 @@ func (v *values) put(in *http.Request, host string, port uint16, path string) (h
 	return header, query, left, leftQuery, used
 }
 
-// inHeader returns a header's text with the value in place of the placeholder, where that is a whole
-// word. With basic it's also the user or the password of that scheme.
+// inHeader returns a header's text with the value in place of the placeholder, where that is a
+// whole word. With basic it's also the user or the password of that scheme.
 func inHeader(text, placeholder string, value []byte, basic bool) (string, bool) {
 	if basic && len(text) > 6 && strings.EqualFold(text[:6], "basic ") {
 		user, password, ok := parseBasic(text[6:])

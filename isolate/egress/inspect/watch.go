@@ -12,8 +12,8 @@ import (
 // Watch finds placeholders in what a program sends. It's immutable; a nil Watch finds none.
 type Watch struct{ table *spelling.Table }
 
-// newWatch watches for the placeholders by their names, each by what was drawn for it: a program may
-// leave its form away.
+// newWatch watches for the placeholders by their names, each by what was drawn for it: a program
+// may leave its form away.
 func newWatch(names, placeholders []string) *Watch {
 	t := new(spelling.Table)
 	for i, p := range placeholders {

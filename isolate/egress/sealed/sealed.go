@@ -10,8 +10,8 @@
 // placeholder: a value opens for exactly that use of that call.
 //
 // What it does not protect against: the socket that carries the boxes is this host's, and so is
-// palyra-egress's memory. Sealing keeps a value out of what is logged, dumped or mixed up on the way,
-// and is no defence against a palyra-egress that was taken over.
+// palyra-egress's memory. Sealing keeps a value out of what is logged, dumped or mixed up on the
+// way, and is no defence against a palyra-egress that was taken over.
 package sealed
 
 import (

@@ -395,8 +395,8 @@ func startTape(args, size, tape, status uintptr) (pid uintptr)
 // Start clones a child that walks the arena's tape, with the given CLONE_NEW*
 // flags, and returns its PID and a pidfd. The child gets a copy of the caller's
 // descriptor table; with CLONE_FILES among the flags it uses the caller's own,
-// until a step takes a copy (CLOSE_RANGE_UNSHARE). Start must be called from a goroutine that is locked to its
-// thread: the child's parent-death signal is tied to that thread.
+// until a step takes a copy (CLOSE_RANGE_UNSHARE). Start must be called from a goroutine that is
+// locked to its thread: the child's parent-death signal is tied to that thread.
 //
 // cgroup is a descriptor of a cgroup v2 directory to be born in, or -1. Without
 // one the child shares the caller's memory (CLONE_VM). With one it gets a copy:

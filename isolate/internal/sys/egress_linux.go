@@ -42,8 +42,8 @@ func InetSocket(family, kind int, name string) (*os.File, error) {
 	return file(fd, name), nil
 }
 
-// AddLocal makes all addresses of each prefix those of the loopback interface of the calling thread's
-// network namespace: "ip route add local PREFIX dev lo", rtnetlink(7).
+// AddLocal makes all addresses of each prefix those of the loopback interface of the calling
+// thread's network namespace: "ip route add local PREFIX dev lo", rtnetlink(7).
 func AddLocal(prefixes []netip.Prefix) error {
 	lo, err := unix.NewIfreq("lo")
 	if err != nil {
