@@ -33,8 +33,8 @@ func (f keyFiles) Open(path, purpose string, content []byte) ([]byte, string, er
 	return keyring.OpenFile(path, purpose, content, f.s.keys.Unlock)
 }
 
-// FirstPlain reports whether Open found the signing keys plain, or made them so, without a word about
-// it, and recorded that its principal lets them lie so. Whoever asked for it has to be told.
+// FirstPlain reports whether Open found the signing keys plain, or made them so, without a word
+// about it, and recorded that its principal lets them lie so. Whoever asked for it has to be told.
 func (k *Kernel) FirstPlain() bool { return k.state.firstPlain }
 
 // Acknowledged returns who let the private keys lie plain; nil if there is no such word.
@@ -42,7 +42,8 @@ func (k *Kernel) Acknowledged() (*keyring.Acknowledgement, error) {
 	return keyring.Acknowledged(k.state.dir)
 }
 
-// PlainKeys returns the files of private keys that aren't sealed, as paths below the state directory.
+// PlainKeys returns the files of private keys that aren't sealed, as paths below the state
+// directory.
 func (k *Kernel) PlainKeys() []string {
 	var out []string
 	for _, n := range k.state.held.Load().ring.Plain() {

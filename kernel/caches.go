@@ -9,10 +9,10 @@ import (
 )
 
 // Caches are folders that the program writes and that later calls of the same principal and
-// workspace read. The program finds them below isolate.CacheRoot. The environment names those that some
-// program is known to have. A call uses its caches from its decision to its end, beside others.
-// Those that are HOME and /tmp belong to the call's session, too: what a program is told there,
-// another task's isn't.
+// workspace read. The program finds them below isolate.CacheRoot. The environment names those that
+// some program is known to have. A call uses its caches from its decision to its end, beside
+// others. Those that are HOME and /tmp belong to the call's session, too: what a program is told
+// there, another task's isn't.
 
 // takeCaches opens the caches that the capsule names.
 func (c *call) takeCaches() error {

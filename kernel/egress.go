@@ -22,8 +22,8 @@ import (
 	"palyra/kernel/capsule"
 )
 
-// inspection returns hosts, rules about requests and uses of secrets in their one spelling. The hosts
-// of the last two are among the first.
+// inspection returns hosts, rules about requests and uses of secrets in their one spelling. The
+// hosts of the last two are among the first.
 func (p *Proposal) inspection() (hosts, inspect, uses []string, err error) {
 	if len(p.EgressInspect)+len(p.EgressSecrets) == 0 {
 		return slices.Clone(p.EgressHosts), nil, nil, nil
@@ -222,10 +222,12 @@ type outlet struct {
 	roots   *os.File         // the call's authority; nil if nothing is inspected
 }
 
-// Descriptors of an outlet in this process: the session, the end for palyra-cell, and the authority.
+// Descriptors of an outlet in this process: the session, the end for palyra-cell, and the
+// authority.
 const outletFiles = 3
 
-// beyond is the time that palyra-egress gives a call on top of its limit: palyra-cell ends it there.
+// beyond is the time that palyra-egress gives a call on top of its limit: palyra-cell ends it
+// there.
 const beyond = time.Minute
 
 // openEgress opens the way to the call's hosts, if it names some, and returns the context of the

@@ -103,7 +103,8 @@ func newOutput(to io.Writer) *output {
 	return &output{to: to, kept: sha256.New(), queue: make(chan []byte, queueDepth), done: make(chan struct{})}
 }
 
-// remove has the values of secrets, and placeholders, removed from what is read. Call it before start.
+// remove has the values of secrets, and placeholders, removed from what is read. Call it before
+// start.
 func (s *streams) remove(values scrub.Values, trip *tripwire) {
 	for i, o := range s.out {
 		o.scrub = values.Stream()

@@ -58,7 +58,8 @@ type Proposal struct {
 	Mounts []string `json:"mounts,omitempty"`
 
 	// Caches are names of folders that the program writes and later calls of the same principal
-	// and workspace find again, at /caches/NAME; "tmp" is /tmp, of the session. They need tier C and a workspace.
+	// and workspace find again, at /caches/NAME; "tmp" is /tmp, of the session. They need tier C and a
+	// workspace.
 	Caches []string `json:"caches,omitempty"`
 	// Home are files that a cache "home" gets, each if it has none of the name. They aren't in the
 	// capsule, as nothing in a cache is: an earlier call may have left others.
@@ -72,9 +73,9 @@ type Proposal struct {
 	// or "HOST" for port 443. They need tier C, and a network of the call's own: Network is
 	// NetworkFresh, or one of isolate.NetworkLoopback and isolate.NetworkEgress.
 	EgressHosts []string `json:"egress_hosts,omitempty"`
-	// EgressInspect are rules about the requests to hosts, which palyra-egress then reads; EgressSecrets
-	// are secrets that it puts into them, and that the program has a placeholder of. call/egress spells
-	// both. Their hosts needn't be in EgressHosts.
+	// EgressInspect are rules about the requests to hosts, which palyra-egress then reads;
+	// EgressSecrets are secrets that it puts into them, and that the program has a placeholder of.
+	// call/egress spells both. Their hosts needn't be in EgressHosts.
 	EgressInspect []string `json:"egress_inspect,omitempty"`
 	EgressSecrets []string `json:"egress_secrets,omitempty"`
 

@@ -188,8 +188,8 @@ func (k *Kernel) Keys() *keyring.History {
 	return keyring.NewHistory(r.Attestation().SPKI())
 }
 
-// beginRotation takes the lock for rotations, and returns the keys of now. Whoever asked may go away:
-// with the context that it returns, a rotation that began goes on.
+// beginRotation takes the lock for rotations, and returns the keys of now. Whoever asked may go
+// away: with the context that it returns, a rotation that began goes on.
 func (k *Kernel) beginRotation(ctx context.Context) (_ context.Context, r *keyring.Ring, over func(), err error) {
 	if err := k.enter(); err != nil {
 		return nil, nil, nil, err

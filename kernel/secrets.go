@@ -195,8 +195,8 @@ var toolMembers = sync.OnceValue(func() map[string]bool {
 	return names
 })
 
-// ourNames returns where such names stand in JSON, without their quotation marks. Of what is no JSON
-// nothing behind the mistake is one.
+// ourNames returns where such names stand in JSON, without their quotation marks. Of what is no
+// JSON nothing behind the mistake is one.
 func ourNames(text []byte) (out []scrub.Span) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	var name []bool // for each open object or list: the next token is a name; false in lists

@@ -68,8 +68,9 @@ func (s *streams) readTerminal() {
 	s.read(o, s.out[1])
 }
 
-// typeAll types the input, and its end until the terminal is closed. In a line that isn't finished the first key for the end only
-// hands the line over. A program that doesn't read is waited for, until the terminal is closed.
+// typeAll types the input, and its end until the terminal is closed. In a line that isn't finished
+// the first key for the end only hands the line over. A program that doesn't read is waited for,
+// until the terminal is closed.
 func (t *terminal) typeAll(master *os.File) {
 	last := byte('\n')
 	buf := make([]byte, 4<<10)

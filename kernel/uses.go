@@ -24,16 +24,17 @@ import (
 	"palyra/kernel/internal/pin"
 )
 
-// A call can use secrets that its program never has: palyra-egress puts them into requests, in place
-// of placeholders in the program's environment. The capsule names each use, with the version and
-// record of its secret. The placeholders are drawn for one call and are in its spec alone, so that
-// equal calls have equal capsules. A value is opened in the last step before the program, sealed for
-// palyra-egress's key and that use, and wiped.
+// A call can use secrets that its program never has: palyra-egress puts them into requests, in
+// place of placeholders in the program's environment. The capsule names each use, with the version
+// and record of its secret. The placeholders are drawn for one call and are in its spec alone, so
+// that equal calls have equal capsules. A value is opened in the last step before the program,
+// sealed for palyra-egress's key and that use, and wiped.
 //
 // A placeholder that is seen elsewhere is a tripwire: the call ends, its outcome is "failed" with
 // "placeholder_leaked", and an act of the journal says where. palyra-egress looks at what goes to
 // hosts; the output, names of planted files and later proposals are looked at here. Files aren't: a
-// program may keep in one what it needs for its requests, and the placeholder is worth nothing later.
+// program may keep in one what it needs for its requests, and the placeholder is worth nothing
+// later.
 
 // blankPlaceholders returns variables as long as those with the placeholders of uses.
 func blankPlaceholders(uses []vocabulary.EgressSecret) []string {
@@ -98,8 +99,8 @@ func (s *sealed) orderUses() (uses []client.Use) {
 	return uses
 }
 
-// giveSecrets opens the values of the call's uses and hands them to palyra-egress, each sealed for its
-// use in this call.
+// giveSecrets opens the values of the call's uses and hands them to palyra-egress, each sealed for
+// its use in this call.
 func (c *call) giveSecrets(ctx context.Context, session *client.Session) error {
 	if len(c.s.placeholders) == 0 {
 		return nil
@@ -171,8 +172,8 @@ type tripwire struct {
 // markPrefix begins the name under which a placeholder is removed from text.
 const markPrefix = "placeholder of "
 
-// setTripwire has the call's placeholders looked for, until the call is over. The first that is seen
-// ends the run.
+// setTripwire has the call's placeholders looked for, until the call is over. The first that is
+// seen ends the run.
 func (c *call) setTripwire(end context.CancelFunc) error {
 	if len(c.s.placeholders) == 0 {
 		return nil
@@ -241,8 +242,8 @@ func (t *tripwire) seen() []evidence.Leak {
 	return slices.Clone(t.leaks)
 }
 
-// leaked returns the outcome of a call whose placeholder was seen, and outcome and cause for another.
-// The act is durable when it returns, and a version that is to be revoked has expired.
+// leaked returns the outcome of a call whose placeholder was seen, and outcome and cause for
+// another. The act is durable when it returns, and a version that is to be revoked has expired.
 func (c *call) leaked(ctx context.Context, outcome string, cause error) (string, error) {
 	leaks := c.trip.seen()
 	if len(leaks) == 0 {
@@ -322,8 +323,8 @@ type trap struct {
 	placeholder
 }
 
-// traps are the newest of them. They are no secrets; a proposal that has one says that it was passed
-// on.
+// traps are the newest of them. They are no secrets; a proposal that has one says that it was
+// passed on.
 type traps struct {
 	mu   sync.Mutex
 	by   map[string]trap     // by the placeholder's random part

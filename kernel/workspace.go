@@ -496,8 +496,8 @@ func (p *place) sealOperands(ctx context.Context, ops []operand, others []capsul
 			return nil, refuse("operand_unpinnable", o.Path, fmt.Errorf(`leads to %q once a folder is made before its ".."`, clip(clean)))
 		}
 		// A folder, a name without a file, a place for libraries, a program that no copy can
-		// cover and a file in a layer can't be held, and the approver is told so. The others could be held if
-		// they were plain files, so asking about them would be a trap.
+		// cover and a file in a layer can't be held, and the approver is told so. The others could be
+		// held if they were plain files, so asking about them would be a trap.
 		switch o.Kind {
 		case capsule.KindDirectory, capsule.KindAbsent, capsule.KindLibrary, capsule.KindProgram, capsule.KindStaged:
 		default:

@@ -46,12 +46,12 @@ type Beside struct {
 	Done func(VaultDone)
 }
 
-// besideKey is the key of the Beside in a call's ctx. It is data for a call that policy decides, and
-// lends no authority.
+// besideKey is the key of the Beside in a call's ctx. It is data for a call that policy decides,
+// and lends no authority.
 type besideKey struct{}
 
-// WithBeside returns the ctx of a call that has b. A tool for secrets does nothing in a call that has
-// none: no one would get what it reveals.
+// WithBeside returns the ctx of a call that has b. A tool for secrets does nothing in a call that
+// has none: no one would get what it reveals.
 func WithBeside(ctx context.Context, b *Beside) context.Context {
 	return context.WithValue(ctx, besideKey{}, b)
 }
