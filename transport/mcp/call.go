@@ -633,8 +633,8 @@ func (s *server) unclaim(run string) {
 }
 
 // clear ends what a cancelled call left in its session, and reports whether that can be used
-// again. palyrad cancels the run of a caller that is gone by itself; this waits for it. What earlier
-// calls started in the background goes on.
+// again. palyrad cancels the run of a caller that is gone by itself; this waits for it. What
+// earlier calls started in the background goes on.
 func (s *server) clear(session string) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), cleanup)
 	defer cancel()

@@ -37,8 +37,8 @@ type conn struct {
 	over   chan struct{} // closed when the client has hung up, or with closed
 	once   sync.Once
 	ending sync.Once
-	// asked sees the client's requests, answered has its answers to ours. Set before the first Read, or
-	// nil.
+	// asked sees the client's requests, answered has its answers to ours. Set before the first Read,
+	// or nil.
 	asked    func(*jsonrpc.Request)
 	answered func(message []byte)
 

@@ -51,10 +51,10 @@ const (
 //
 // What a connection is for Serve, a seat is here: that of a session, which a client opens
 // with initialize and names in Mcp-Session-Id; or, for clients of sessionless versions, that
-// of the credential, for each workspace and server that their address names. A seat belongs to the credential
-// that opened it. It ends with the credential's rights, an hour after its last request, when its
-// client says so, or, if nothing is under way in it, when the principal has no room for another
-// one. Its calls end with it.
+// of the credential, for each workspace and server that their address names. A seat belongs to the
+// credential that opened it. It ends with the credential's rights, an hour after its last request,
+// when its client says so, or, if nothing is under way in it, when the principal has no room for
+// another one. Its calls end with it.
 type Handler struct {
 	sdk     *sdk.StreamableHTTPHandler
 	version string // told to clients

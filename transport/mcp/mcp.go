@@ -220,8 +220,8 @@ func (s *server) receive(next sdk.MethodHandler) sdk.MethodHandler {
 	}
 }
 
-// typed says that a result is whole, in the versions that want it said. The SDK does so for what its
-// own handlers return, and lets others set the type only by reading it.
+// typed says that a result is whole, in the versions that want it said. The SDK does so for what
+// its own handlers return, and lets others set the type only by reading it.
 func typed(r *sdk.CallToolRequest, res *sdk.CallToolResult) *sdk.CallToolResult {
 	if v, _ := r.Params.Meta[metaVersion].(string); v < sessionless {
 		return res

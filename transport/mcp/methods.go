@@ -13,8 +13,8 @@ import (
 	"palyra/internal/fault"
 )
 
-// The resources and prompts of the server of Config.Server. A request for them is a call of mcp.call
-// with the method in place of a tool's name. Every end but the server's answer is an
+// The resources and prompts of the server of Config.Server. A request for them is a call of
+// mcp.call with the method in place of a tool's name. Every end but the server's answer is an
 // error: these results have no other place for it.
 
 // ask answers a request of one of the methods. ok is false for any other request.

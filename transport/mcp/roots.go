@@ -20,15 +20,16 @@ import (
 	"palyra/hub"
 )
 
-// A client may declare roots: the folders of the host that it works in. They choose the workspace of
-// calls that name none, among those that the operator declared, and the folder there that their
-// programs start in. They give no access: palyrad decides a call in the chosen workspace as one that
-// names it, and a root outside all workspaces is named in the next answer and counts for nothing.
+// A client may declare roots: the folders of the host that it works in. They choose the workspace
+// of calls that name none, among those that the operator declared, and the folder there that their
+// programs start in. They give no access: palyrad decides a call in the chosen workspace as one
+// that names it, and a root outside all workspaces is named in the next answer and counts for
+// nothing.
 //
 // Until 2025-11-25 the client is asked with roots/list when it lists or calls tools, once until it
-// says that they changed. From sessionless on a server asks nothing by itself: the call of a tool is
-// answered with the question, and the client makes it again with its roots. Over HTTP all clients of a
-// credential share a seat then, so that each such call is asked about.
+// says that they changed. From sessionless on a server asks nothing by itself: the call of a tool
+// is answered with the question, and the client makes it again with its roots. Over HTTP all
+// clients of a credential share a seat then, so that each such call is asked about.
 
 const (
 	methodRoots        = "roots/list"
@@ -243,7 +244,8 @@ func (r *roots) keep(at *place, changes int) {
 	}
 }
 
-// note returns what an answer has to say about the roots: once, where the connection has one client.
+// note returns what an answer has to say about the roots: once, where the connection has one
+// client.
 func (r *roots) note(at place) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -322,8 +324,8 @@ func named(uris []string) string {
 	return strings.Join(out, ", ")
 }
 
-// rootPath returns the folder that a URI names. It refuses what two programs could read as different
-// folders: .. and an escaped slash.
+// rootPath returns the folder that a URI names. It refuses what two programs could read as
+// different folders: .. and an escaped slash.
 func rootPath(uri string) (string, bool) {
 	if len(uri) > maxRoot {
 		return "", false

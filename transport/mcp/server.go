@@ -15,9 +15,9 @@ import (
 )
 
 // The tools of servers behind palyrad's gateway: of one, served under their own names, or of all,
-// beside palyrad's. A client sees the definitions that were accepted. A call is one of mcp.call; the
-// server's answer is passed on without questions to the client, and whatever else becomes of the
-// call is said in text, as for palyrad's own tools.
+// beside palyrad's. A client sees the definitions that were accepted. A call is one of mcp.call;
+// the server's answer is passed on without questions to the client, and whatever else becomes of
+// the call is said in text, as for palyrad's own tools.
 
 // maxPassed bounds an answer that is passed on, in bytes.
 const maxPassed = 4 << 20

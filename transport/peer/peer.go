@@ -5,8 +5,8 @@
 //	device: peer.Client(certificate, verify)
 //
 // The key exchange is X25519MLKEM768, which crypto/tls prefers, wherever the other side is ours: a
-// quantum computer of later doesn't read what was recorded today. The host's roots and the name that
-// was dialled mean nothing here: the given functions say who may be at the other end, for each
+// quantum computer of later doesn't read what was recorded today. The host's roots and the name
+// that was dialled mean nothing here: the given functions say who may be at the other end, for each
 // connection. The hub asks once more for each request (transport/httpapi), and cuts the connections
 // of a device that has lost its authority.
 //
