@@ -99,8 +99,8 @@ func refused(a agent) agent {
 }
 
 // suite is all scenarios that the suite of the protocol's authors has for servers, at the newest
-// version. expected.yml names those that can't pass, with the reasons; the suite fails for any other
-// one, and for one of them that passes. Their checks that do pass are in the total.
+// version. expected.yml names those that can't pass, with the reasons; the suite fails for any
+// other one, and for one of them that passes. Their checks that do pass are in the total.
 var suite = agent{name: "MCP conformance suite, a server behind palyrad", start: func(p place, _ string) (*exec.Cmd, error) {
 	return p.command(filepath.Join(p.here, "node_modules", ".bin", "conformance"), nil,
 		"server", "--url", p.url+"/suite", "--suite", "all", "--spec-version", "2026-07-28", "--expected-failures", filepath.Join(p.here, "expected.yml")), nil

@@ -158,8 +158,8 @@ var unsafeHomes = []string{"crypt/keyring/backend", "isolate/internal/sys", "con
 // worth seeing in review. The list of what a binary links names those it has.
 var reach = []string{"net", "net/http", "crypto/tls", "os/exec", "plugin", "runtime/cgo", "debug/elf"}
 
-// despite are packages that a binary links although forbidden has a folder above them: data, without
-// imports of ours or reach.
+// despite are packages that a binary links although forbidden has a folder above them: data,
+// without imports of ours or reach.
 var despite = map[string][]string{
 	"cmd/palyra": {"palyra/hub/place"}, // where the user's palyrad listens, for palyra exec
 }

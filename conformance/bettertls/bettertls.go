@@ -1,6 +1,6 @@
-// Package bettertls puts the path building of palyra/crypt/ca through the cases of Netflix's BetterTLS:
-// name constraints, and paths through graphs of authorities. It is a module of its own, so that they
-// are no dependency of Palyra.
+// Package bettertls puts the path building of palyra/crypt/ca through the cases of Netflix's
+// BetterTLS: name constraints, and paths through graphs of authorities. It is a module of its own,
+// so that they are no dependency of Palyra.
 //
 //	cd conformance/bettertls && go test ./...
 //

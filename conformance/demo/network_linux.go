@@ -18,8 +18,8 @@ import (
 	"palyra/conformance/world"
 )
 
-// hostsPolicy permits every program that reaches no host but two, and others if a person does. A token
-// goes to one of the two.
+// hostsPolicy permits every program that reaches no host but two, and others if a person does. A
+// token goes to one of the two.
 const hostsPolicy = `@id("known_hosts")
 permit (principal, action == Palyra::Action::"tool.execute", resource)
 when { ["git.example:443", "packages.example:443"].containsAll(context.egress_hosts) };
@@ -41,8 +41,8 @@ type results struct {
 	Receipts [][2]string // file and outcome
 }
 
-// reached is the step of the network. Its hosts are a small Internet that the demo makes, in network
-// namespaces of its own: no packet leaves the machine.
+// reached is the step of the network. Its hosts are a small Internet that the demo makes, in
+// network namespaces of its own: no packet leaves the machine.
 func reached(ctx context.Context, d *demo) {
 	file := filepath.Join(d.dir, "network.json")
 	exe, err := os.Executable()
@@ -186,13 +186,14 @@ func (d *demo) network(ctx context.Context, w *world.World) error {
 	return nil
 }
 
-// remember is a program that logs in, keeps in memory and in files what it has of the token, and waits.
+// remember is a program that logs in, keeps in memory and in files what it has of the token, and
+// waits.
 const remember = `curl -sS -o /dev/null -D headers.txt -H "Authorization: Bearer $TOKEN" https://packages.example/private/echo
 printenv >env.txt; cp env.txt headers.txt /tmp; KEPT="$TOKEN $(cat headers.txt)"; curl -sS https://packages.example/hold; : "$KEPT"`
 
-// seek looks for the token while a program uses it, in the memory of the cell's processes and the files
-// that they see, and then in what is left, in the records and in the receipts. Then it gives another
-// program the token itself, and finds it.
+// seek looks for the token while a program uses it, in the memory of the cell's processes and the
+// files that they see, and then in what is left, in the records and in the receipts. Then it gives
+// another program the token itself, and finds it.
 func (d *demo) seek(ctx context.Context, w *world.World, uses, plain []string) error {
 	v := seek.For(registryToken)
 	look := func(name string, argv []string) (memory, files []string, processes int, err error) {

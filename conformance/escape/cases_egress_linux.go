@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// egressCases are 120: a call's network is palyra-cell's to make, so that no program adds a way out.
-// In a cell with egress a route or an address more would be one to what palyra-egress has not
+// egressCases are 120: a call's network is palyra-cell's to make, so that no program adds a way
+// out. In a cell with egress a route or an address more would be one to what palyra-egress has not
 // looked at, or to a palyra-egress of its own.
 func egressCases() []attackCase {
 	var out []attackCase

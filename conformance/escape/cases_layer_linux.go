@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 )
 
-// layerCases are 117: what a staged workspace could bring to the host before it is applied, and what
-// its layer carries to the next call.
+// layerCases are 117: what a staged workspace could bring to the host before it is applied, and
+// what its layer carries to the next call.
 func layerCases() []attackCase {
 	var out []attackCase
 	add := func(variant, attack string, stopped []string, note string, set func(s *stage, cell options) (scene, error)) {

@@ -178,8 +178,8 @@ func netCases() []attackCase {
 	return append(out, call(46, "families", "af-rxrpc-key-xfrm", "a socket of any family but UNIX, INET and INET6", both(noFamily...), "families"))
 }
 
-// ownAddress returns an address of the host's other interfaces, or 127.0.0.1 if it has none. Packets
-// to it don't leave the host.
+// ownAddress returns an address of the host's other interfaces, or 127.0.0.1 if it has none.
+// Packets to it don't leave the host.
 func ownAddress() string {
 	all, err := net.InterfaceAddrs()
 	for _, a := range all {

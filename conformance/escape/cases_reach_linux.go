@@ -150,8 +150,8 @@ func (t *reachTable) add(variant, attack, note string, stopped []string, build f
 		}})
 }
 
-// vias are the three ways by which a program can name a host, and how each is refused a name that is
-// no name.
+// vias are the three ways by which a program can name a host, and how each is refused a name that
+// is no name.
 var vias = []struct{ via, says string }{{"dns", "NXDOMAIN"}, {"connect", "HTTP400"}, {"socks", "SOCKS2"}}
 
 // reachCases are 91 to 93 and 121 to 131: a call that may reach some hosts tries to reach others. Each

@@ -77,8 +77,8 @@ func (c *sitter) onHost(world bool) error {
 	return nil
 }
 
-// sessionCases are 116: what a call could do to another one that runs beside it in the same session,
-// with which it shares a network. That it reaches its TCP ports is what they share it for.
+// sessionCases are 116: what a call could do to another one that runs beside it in the same
+// session, with which it shares a network. That it reaches its TCP ports is what they share it for.
 func sessionCases() []attackCase {
 	var out []attackCase
 	add := func(variant, attack string, stopped []string, note string, apart bool, set func(c *sitter) scene) {

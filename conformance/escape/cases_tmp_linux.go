@@ -12,8 +12,8 @@ import (
 	"palyra/isolate/cache"
 )
 
-// tmpCases are 118: what the /tmp that a session's calls share could carry to calls that don't share
-// it, to the host, or to another call beside files.
+// tmpCases are 118: what the /tmp that a session's calls share could carry to calls that don't
+// share it, to the host, or to another call beside files.
 func tmpCases() []attackCase {
 	var out []attackCase
 	add := func(variant, attack string, stopped []string, note string, set func(s *stage, cell options) (scene, error)) {
@@ -30,7 +30,8 @@ func tmpCases() []attackCase {
 	read := func(path, secret string, cell options) scene {
 		return scene{probe: "read", args: []string{"how=open", "path=" + path}, opt: cell, canary: leaked(secret)}
 	}
-	// left has an earlier call of the session leave a secret in /tmp, and changes the call that wants it.
+	// left has an earlier call of the session leave a secret in /tmp, and changes the call that wants
+	// it.
 	left := func(change func(s *stage, cell *options) error) func(s *stage, cell options) (scene, error) {
 		return func(s *stage, cell options) (scene, error) {
 			path, secret, err := s.secret()

@@ -1,7 +1,7 @@
 // Package seek looks for a secret value in bytes, files and the memory of processes.
 //
-// A search that finds nothing shows something only if it finds the same value when that is put there:
-// each test that uses it does both.
+// A search that finds nothing shows something only if it finds the same value when that is put
+// there: each test that uses it does both.
 //
 // It finds the value as it is, in base64 (all three alignments, both alphabets), in hexadecimal and
 // reversed. It doesn't find what was compressed or encrypted, nor what memory held a moment before.
@@ -63,8 +63,9 @@ func (v *Value) In(b []byte) (forms []string) {
 	return forms
 }
 
-// Files returns where the value stands in the files below a folder, or in their names: "PATH: plain".
-// It follows no link, and reads each file whole. Files that are gone meanwhile had their chance.
+// Files returns where the value stands in the files below a folder, or in their names: "PATH:
+// plain". It follows no link, and reads each file whole. Files that are gone meanwhile had their
+// chance.
 func (v *Value) Files(root string) (found []string, read int, err error) {
 	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -105,8 +106,8 @@ func (v *Value) Files(root string) (found []string, read int, err error) {
 // memoryChunk is how much of a mapping is read at a time, beside the length of the longest form.
 const memoryChunk = 4 << 20
 
-// Memory returns where the value stands in a process: its memory, of which read counts the bytes, its
-// arguments and its environment.
+// Memory returns where the value stands in a process: its memory, of which read counts the bytes,
+// its arguments and its environment.
 func (v *Value) Memory(pid int) (found []string, read int64, err error) {
 	dir := filepath.Join("/proc", strconv.Itoa(pid))
 	for _, name := range []string{"cmdline", "environ"} {

@@ -80,8 +80,8 @@ func Lend(dir string) (*Lent, error) {
 	return l, err
 }
 
-// Enter returns the command line that runs argv in the world, in a directory and as a user, whom the
-// caller is if it isn't root.
+// Enter returns the command line that runs argv in the world, in a directory and as a user, whom
+// the caller is if it isn't root.
 func (l *Lent) Enter(dir string, uid, gid int, argv []string) []string {
 	out := []string{"nsenter", "--wdns=" + dir}
 	for _, n := range l.namespaces {

@@ -54,8 +54,8 @@ func (w *World) Requests() (out []Request) {
 	return out
 }
 
-// Want sets the token without which nothing below /private is given out: as Bearer, or as a password
-// in Basic. Without one nothing is there.
+// Want sets the token without which nothing below /private is given out: as Bearer, or as a
+// password in Basic. Without one nothing is there.
 func (w *World) Want(token string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -197,7 +197,8 @@ func registry(out http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// complete is a model's answer to a chat, in pieces if that was asked for, as OpenAI's interface has it.
+// complete is a model's answer to a chat, in pieces if that was asked for, as OpenAI's interface
+// has it.
 func complete(out http.ResponseWriter, r *http.Request) {
 	var q struct {
 		Stream   bool

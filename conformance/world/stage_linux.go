@@ -39,8 +39,8 @@ type Place struct {
 	none  error
 }
 
-// Here returns the world, without names and without what arrived before. Without user namespaces the
-// test is skipped.
+// Here returns the world, without names and without what arrived before. Without user namespaces
+// the test is skipped.
 func (p *Place) Here(t testing.TB) *World {
 	t.Helper()
 	if p.none != nil {
@@ -133,8 +133,8 @@ func prepare() error {
 	return syscall.Exec(exe, os.Args, env)
 }
 
-// surround makes the world around this process, whose thread is locked, and says which descriptor is
-// what socket.
+// surround makes the world around this process, whose thread is locked, and says which descriptor
+// is what socket.
 func surround(dir string) (sockets string, err error) {
 	if err := certify(dir); err != nil {
 		return "", err

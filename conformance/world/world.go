@@ -13,19 +13,20 @@
 //
 // # How it is made
 //
-// Main starts the test binary again in a new mount and network namespace, with the same user id, and
-// for users but root in a user namespace, too: that network namespace is the host. A second one, which a pair of virtual Ethernet devices
-// joins to it, is the Internet. The sockets of the servers are made there and served by the test's
-// own process, so a test changes the world by calling a function, and sees what arrived:
-// [World.Connections], [World.Queries], [World.Requests]. Before the tests run, all capabilities are dropped, unless
-// the user is root. /etc/resolv.conf and /etc/ssl/certs/ca-certificates.crt are the world's, for the
-// processes of the test alone.
+// Main starts the test binary again in a new mount and network namespace, with the same user id,
+// and for users but root in a user namespace, too: that network namespace is the host. A second
+// one, which a pair of virtual Ethernet devices joins to it, is the Internet. The sockets of the
+// servers are made there and served by the test's own process, so a test changes the world by
+// calling a function, and sees what arrived: [World.Connections], [World.Queries],
+// [World.Requests]. Before the tests run, all capabilities are dropped, unless the user is root.
+// /etc/resolv.conf and /etc/ssl/certs/ca-certificates.crt are the world's, for the processes of the
+// test alone.
 //
 // # What is where
 //
-// Every address of 192.31.196.128/25 and 2620:4f:8000:1::/64 is the Internet's, and answers. These are
-// blocks of AS112 (RFC 7535, 7534): global by the registries of special-purpose addresses, so that
-// names may lead there, and without hosts of their own. For names that lie, 10.0.0.0/8,
+// Every address of 192.31.196.128/25 and 2620:4f:8000:1::/64 is the Internet's, and answers. These
+// are blocks of AS112 (RFC 7535, 7534): global by the registries of special-purpose addresses, so
+// that names may lead there, and without hosts of their own. For names that lie, 10.0.0.0/8,
 // 169.254.169.254, fd00:1::/64 and the prefixes that carry IPv4 addresses (NAT64, 6to4, Teredo)
 // answer, too. [Dead] is an address that swallows packets. Ports:
 //

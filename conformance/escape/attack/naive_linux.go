@@ -16,11 +16,11 @@ import (
 // naiveProbes are the control of what fools a proxy.
 var naiveProbes = map[string]probe{"naive": naive, "neighbour": neighbour, "service": service}
 
-// naive is a proxy for HTTP and SOCKS that judges one spelling of a host and connects to another: by
-// the word allow to hosts that have it in them, else to all but the host deny and, if they are spelled
-// as usual, private addresses. Of several requests at once it judges the first and serves the last. It
-// has room for as many connections as the word room says, connects to the last address, and with log
-// says what it was asked. Each habit is one that a proxy was found with.
+// naive is a proxy for HTTP and SOCKS that judges one spelling of a host and connects to another:
+// by the word allow to hosts that have it in them, else to all but the host deny and, if they are
+// spelled as usual, private addresses. Of several requests at once it judges the first and serves
+// the last. It has room for as many connections as the word room says, connects to the last
+// address, and with log says what it was asked. Each habit is one that a proxy was found with.
 func naive(a args) (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

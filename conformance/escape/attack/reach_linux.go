@@ -42,8 +42,8 @@ func (a args) bytes(name string) []byte {
 	return b
 }
 
-// arrive sends token to a host and succeeds if that says so. The host is a name, whatever its bytes;
-// the way is its addresses, or one of the proxies.
+// arrive sends token to a host and succeeds if that says so. The host is a name, whatever its
+// bytes; the way is its addresses, or one of the proxies.
 func arrive(a args) (string, error) {
 	token := a.str("token") + "\n"
 	for range a.optional("before") { // the last connection counts
@@ -474,8 +474,8 @@ func askHTTP(to string, packet []byte) (string, error) {
 	return "", err
 }
 
-// datagram sends token in a packet that isn't TCP's, and succeeds if the kernel takes it and nothing
-// says that it was refused.
+// datagram sends token in a packet that isn't TCP's, and succeeds if the kernel takes it and
+// nothing says that it was refused.
 func datagram(a args) (string, error) {
 	addr, err := netip.ParseAddr(string(a.bytes("host")))
 	if err != nil {

@@ -16,9 +16,9 @@ var sessionProbes = map[string]probe{
 }
 
 // sit is what a call could be robbed of while it runs: a secret in its memory, its command line and
-// its files in /tmp and /dev/shm, its life, and sockets: a TCP port, abstract ones and such in /tmp.
-// It says its port and where the secret is, and repeats what it hears. Where unix sockets are refused
-// it does without.
+// its files in /tmp and /dev/shm, its life, and sockets: a TCP port, abstract ones and such in
+// /tmp. It says its port and where the secret is, and repeats what it hears. Where unix sockets are
+// refused it does without.
 func sit(a args) (string, error) {
 	secret := a.str("secret")
 	_, addr, err := victimMemory(secret)

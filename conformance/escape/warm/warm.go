@@ -9,15 +9,16 @@
 // status 125: it would prove nothing about warm ones.
 //
 // With -session the call is one of a session and in its network, in a cold cell, while another call
-// runs beside it: that of the words -beside, of the same session or, with -apart, of another one. It
-// begins first, with a line whose outcome is READY and whose detail is a port and an address; in the
-// words of the call's command @PORT@ and @ADDR@ stand for these, and @PID@ for its process on the
-// host. Its lines come out with those of the call, and last one that says whether it still runs:
+// runs beside it: that of the words -beside, of the same session or, with -apart, of another one.
+// It begins first, with a line whose outcome is READY and whose detail is a port and an address; in
+// the words of the call's command @PORT@ and @ADDR@ stand for these, and @PID@ for its process on
+// the host. Its lines come out with those of the call, and last one that says whether it still
+// runs:
 //
 //	{"case":"sit","outcome":"ALIVE"}
 //
-// With -in the call is one of a session, in a cold cell. With the cache tmp its /tmp is what the calls
-// of this session in its workspace share, the one beside it too.
+// With -in the call is one of a session, in a cold cell. With the cache tmp its /tmp is what the
+// calls of this session in its workspace share, the one beside it too.
 //
 // With -egress the call may reach hosts, in a network of its own. With -beside-egress the call beside
 // it may, too, over the same palyra-egress. With -session as well the call itself is in the session's
