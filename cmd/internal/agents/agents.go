@@ -4,6 +4,7 @@
 package agents
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 )
@@ -13,7 +14,7 @@ import (
 //	{url}   the model's address, "https://api.example"
 //	{key}   Key
 //	{home}  HOME as the agent sees it
-//	{dir}   the workspace as the agent sees it
+//	{dir}   the workspace as the agent sees it, in the quotes of JSON or TOML
 type Agent struct {
 	Name    string // of its program, as people type it
 	Title   string // for documents
@@ -100,6 +101,9 @@ func Find(name string) (Agent, bool) {
 // Filled returns a with the words of its texts replaced: url is the model's address, home and dir are
 // paths as the agent sees them. elsewhere says that the model isn't at the usual host.
 func (a Agent) Filled(url, home, dir string, elsewhere bool) Agent {
+	if b, err := json.Marshal(dir); err == nil { // a string always is
+		dir = string(b[1 : len(b)-1])
+	}
 	fill := strings.NewReplacer("{url}", url, "{key}", a.Key, "{home}", home, "{dir}", dir).Replace
 	all := func(in []string) (out []string) {
 		for _, s := range in {

@@ -28,7 +28,7 @@ func TestPage(t *testing.T) {
 func TestFilled(t *testing.T) {
 	for _, row := range All {
 		for _, elsewhere := range []bool{false, true} {
-			a := row.Filled("https://model.example", "/home", "/dir", elsewhere)
+			a := row.Filled("https://model.example", "/home", `/a "dir"`, elsewhere)
 			texts := slices.Concat(a.Args, a.Env)
 			for _, f := range a.Files {
 				texts = append(texts, f.Text)
@@ -38,6 +38,9 @@ func TestFilled(t *testing.T) {
 				if strings.Contains(all, word) {
 					t.Errorf("%s: %s stays in %s", a.Name, word, all)
 				}
+			}
+			if !strings.Contains(all, `"/a \"dir\""`) {
+				t.Errorf("%s isn't told of the workspace: %s", a.Name, all)
 			}
 			if elsewhere && !strings.Contains(all, "https://model.example") {
 				t.Errorf("%s isn't told of its model's host: %s", a.Name, all)
