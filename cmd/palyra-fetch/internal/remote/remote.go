@@ -110,7 +110,7 @@ type asking struct {
 func newRelay(args []string, getenv func(string) string, out, errs io.Writer) (*relay, error) {
 	r := &relay{out: out, errors: errs, client: newClient(), headers: http.Header{"User-Agent": {"palyra-fetch"}}, open: make(map[string]*asking)}
 	if len(args) < 2 || args[0] != Name {
-		return r, errors.New("usage: palyra-fetch " + Name + " URL [header:NAME=VALUE | secret:PLACE=VARIABLE]...")
+		return r, errors.New("usage: palyra-fetch " + Name + " URL {header:NAME=VALUE | secret:PLACE=VARIABLE}")
 	}
 	at, err := target.Parse(args[1])
 	if err != nil {
