@@ -167,7 +167,7 @@ func TestToolRefused(t *testing.T) {
 			return &Expansion{Argv: []string{"true"}, Env: []string{"LD_PRELOAD=x"}}, nil
 		}), Proposal{Tool: "x"}, "invalid_input"},
 		"unknown network": {table(func(string, []byte) (*Expansion, error) {
-			return &Expansion{Argv: []string{"true"}, Network: "host"}, nil
+			return &Expansion{Argv: []string{"true"}, Network: "none"}, nil
 		}), Proposal{Tool: "x"}, "invalid_input: check network"},
 	} {
 		k := newKernel(Config{Tools: c.tools})

@@ -9,8 +9,9 @@ import (
 // certificateDocs is what holds from single-vm on beside the floors.
 const certificateDocs = `
 From single-vm on a call runs only at a tier for which ` + "`context.certificate`" + ` is ` + "`proven`" + `
-([certificate.md](certificate.md#what-counts)); other profiles leave that to policy. The rule is the
-set's last policy, ` + "`palyra.floor.certificate`" + `; its denials are ` + "`certificate_missing`" + `.
+([certificate.md](certificate.md#what-counts)); other profiles leave that to policy. The rule is
+` + "`palyra.floor.certificate`" + `, one of two behind a set's own; its denials are ` + "`certificate_missing`" + `. The
+other is ` + "`palyra.floor.network`" + `: no call is in [the host's network](../EGRESS.md#the-hosts-network).
 `
 
 // page returns docs/formats/config.md.
