@@ -73,3 +73,23 @@ func TestHostNetworkShipped(t *testing.T) {
 		}
 	}
 }
+
+// TestHostNetworkFloor holds to it that server profiles forbid what a permit names, with a certificate too.
+func TestHostNetworkFloor(t *testing.T) {
+	s, err := compile([]file{{"a.cedar", kindPolicy, []byte(`@id("h") permit (principal, action, resource) when { context.network == "host" };`)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	floored, err := s.WithFloor()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := Request{Principal: LocalUser("uid:1000"), Action: ToolExecute, Resource: Tool("process.run"),
+		Context: Context{Executable: Executable{Path: "/usr/bin/id", System: true}, Argv0: "id", Tier: "c", Network: NetworkHost, Stdin: "none", Certificate: CertificateProven}}
+	if d := s.Decide(r); d.Effect != Allow {
+		t.Fatalf("without the floor: %s by %v %v", d.Effect, d.Policies, d.Errors)
+	}
+	if d := floored.Decide(r); d.Effect != Deny || !slices.Equal(d.Policies, []string{FloorNetwork}) {
+		t.Errorf("with it: %s by %v %v; want a denial by %s", d.Effect, d.Policies, d.Errors, FloorNetwork)
+	}
+}
