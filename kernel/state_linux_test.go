@@ -138,7 +138,7 @@ func TestStateShared(t *testing.T) {
 	if err := a.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.Call(t.Context(), *proposal("true"), IO{}); !says(err, "draining: the kernel is closed") {
+	if _, err := a.Call(t.Context(), *proposal("true"), IO{}); !says(err, "not_ready: the kernel is closed") {
 		t.Errorf("a closed kernel: %v", err)
 	}
 	if o, err := b.Call(t.Context(), *proposal("true"), IO{}); err != nil || o.LogIndex != 3 {

@@ -345,7 +345,7 @@ func TestRecord(t *testing.T) {
 		t.Errorf("audit %+v, %v", r, err)
 	}
 	h.Close()
-	if _, err := h.Record(t.Context(), Act{Act: "x", Principal: "u"}); !says(err, "draining: the kernel is closed") {
+	if _, err := h.Record(t.Context(), Act{Act: "x", Principal: "u"}); !says(err, "not_ready: the kernel is closed") {
 		t.Errorf("after Close: %v", err)
 	}
 }
