@@ -29,7 +29,7 @@ type Door interface {
 	// Knock binds a code to the browser that has the secret nonce. A code that another browser was
 	// first with, and one that isn't good, are fault.Denied "unauthenticated".
 	Knock(code, nonce string) error
-	// Enter spends a code for a token with the rights of the caller whose code it was. The nonce is the
-	// browser's that knocked.
+	// Enter spends a code for a token with the rights of the caller whose code it was. The nonce is
+	// the browser's that knocked.
 	Enter(ctx context.Context, code, nonce string) (TokenSecret, error)
 }

@@ -32,9 +32,9 @@ type ServerTools struct {
 	Methods []string `json:"methods,omitempty"`
 }
 
-// ServerSpec says how an MCP server is started: a program in a cell, without network or with one that
-// leads to named hosts, that speaks the protocol on its standard input and output. For a server that
-// is reached over HTTP it's palyra-fetch, in a cell that leads to the URL's host.
+// ServerSpec says how an MCP server is started: a program in a cell, without network or with one
+// that leads to named hosts, that speaks the protocol on its standard input and output. For a
+// server that is reached over HTTP it's palyra-fetch, in a cell that leads to the URL's host.
 type ServerSpec struct {
 	Argv      []string `json:"argv,omitempty" doc:"the program and its arguments; or url"`
 	URL       string   `json:"url,omitempty" doc:"of a server that is reached over HTTP (Streamable HTTP)"`

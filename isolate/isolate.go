@@ -105,7 +105,8 @@ const (
 	// reaches what the host reaches, its loopback services and neighbours too. It isn't confined.
 	NetworkHost = "host"
 	// NetworkPreflight is the same for a call whose hosts were looked up and judged before it began.
-	// What the program connects to then isn't judged, but for the ports of TCP where Landlock has them.
+	// What the program connects to then isn't judged, but for the ports of TCP where Landlock has
+	// them.
 	NetworkPreflight = "preflight"
 )
 

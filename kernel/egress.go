@@ -141,7 +141,8 @@ func (p *Proposal) egress() (hosts []string, network string, err error) {
 	return rules.Strings(), isolate.NetworkEgress, nil
 }
 
-// portsOf returns the TCP ports of a call whose hosts are looked up before it begins; nil for another.
+// portsOf returns the TCP ports of a call whose hosts are looked up before it begins; nil for
+// another.
 func portsOf(c *capsule.Capsule) (ports []uint16) {
 	if c.Network != isolate.NetworkPreflight {
 		return nil
@@ -157,9 +158,9 @@ func portsOf(c *capsule.Capsule) (ports []uint16) {
 	return slices.Compact(ports)
 }
 
-// The sockets that palyra-egress gets for each protocol. It binds one for each address and port when
-// that is first asked for: the resolver and the two proxies, the names of exact rules, and as many
-// names below a suffix as are asked for until all are used.
+// The sockets that palyra-egress gets for each protocol. It binds one for each address and port
+// when that is first asked for: the resolver and the two proxies, the names of exact rules, and as
+// many names below a suffix as are asked for until all are used.
 const (
 	fixedSockets  = 3
 	suffixSockets = 48
@@ -282,12 +283,12 @@ func (c *call) openEgress(ctx context.Context, spec *isolate.Spec, files *isolat
 	return run, w, nil
 }
 
-// checking bounds the time for looking hosts up: palyra-egress gives each name 15 seconds, and looks up
-// several at once.
+// checking bounds the time for looking hosts up: palyra-egress gives each name 15 seconds, and
+// looks up several at once.
 const checking = time.Minute
 
-// preflight has palyra-egress look up the call's hosts and judge what they lead to. One that may not be
-// reached refuses the call. The program looks them up again, and may find others.
+// preflight has palyra-egress look up the call's hosts and judge what they lead to. One that may
+// not be reached refuses the call. The program looks them up again, and may find others.
 func (c *call) preflight(ctx context.Context) (*evidence.Egress, error) {
 	const op = "look up the call's hosts"
 	hold, err := c.k.cfg.Budgets.Files.Take(c.who.owner(), outletFiles)

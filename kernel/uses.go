@@ -411,8 +411,8 @@ func (t *traps) find(text string) (trap, bool) {
 	return trap{}, false
 }
 
-// checkTraps refuses a proposal with the placeholder of another call. The journal has the first of a
-// principal.
+// checkTraps refuses a proposal with the placeholder of another call. The journal has the first of
+// a principal.
 func (k *Kernel) checkTraps(ctx context.Context, who *Caller, p *Proposal) error {
 	for _, text := range slices.Concat([]string{string(p.Input)}, p.Argv, p.Env) {
 		x, ok := k.traps.find(text)

@@ -129,8 +129,8 @@ func (t *Terminal) Line(ctx context.Context, text, prompt string) (string, error
 	return line, nil
 }
 
-// Show shows text, which is printable and has no tabs. A line that is too long for the screen is cut
-// as those of cards are, so what it goes on with can't look like a line of ours.
+// Show shows text, which is printable and has no tabs. A line that is too long for the screen is
+// cut as those of cards are, so what it goes on with can't look like a line of ours.
 func (t *Terminal) Show(text string) error {
 	if t.Size != nil {
 		_, columns := t.Size()

@@ -192,8 +192,8 @@ func (e *evaluation) answer(approved bool) answer {
 	return a
 }
 
-// named takes back the answer about a call in the host's network unless one of its permits names that
-// network: what permits all calls was written for cells.
+// named takes back the answer about a call in the host's network unless one of its permits names
+// that network: what permits all calls was written for cells.
 func (e *evaluation) named(a answer) answer {
 	n := e.request.Context.Network
 	if !a.allow || !runsProgram(e.request.Action) || n != NetworkHost && n != NetworkPreflight ||

@@ -21,10 +21,10 @@ const (
 //go:embed floor.cedar
 var floorText []byte
 
-// WithFloor returns the set with the floor that server profiles have: forbids, written like any other,
-// for every call at a tier without a proven sandbox certificate, and in the host's network. It is in the
-// digest, in explanations and in a Bundle. It isn't in the directory: tests and diffs are the
-// directory's, and no fix makes an exception to it.
+// WithFloor returns the set with the floor that server profiles have: forbids, written like any
+// other, for every call at a tier without a proven sandbox certificate, and in the host's network.
+// It is in the digest, in explanations and in a Bundle. It isn't in the directory: tests and diffs
+// are the directory's, and no fix makes an exception to it.
 func (s *Set) WithFloor() (*Set, error) {
 	if s.base != nil {
 		return s, nil

@@ -8,9 +8,9 @@ import (
 	"palyra/authz/policy/internal/tree"
 )
 
-// namedNetworks returns those of the networks NetworkHost and NetworkPreflight that a policy names: it
-// compares context.network with one (context.network == "host"), or looks it up in a list that has it
-// (["host", "preflight"].contains(context.network)).
+// namedNetworks returns those of the networks NetworkHost and NetworkPreflight that a policy names:
+// it compares context.network with one (context.network == "host"), or looks it up in a list that
+// has it (["host", "preflight"].contains(context.network)).
 func namedNetworks(p *ast.Policy) (out []string) {
 	note := func(a, b ast.IsNode) {
 		if tree.Path(b) != "context.network" {

@@ -36,7 +36,8 @@ type Inspect struct {
 	Pins    []string // of the host's keys, sorted, unique: "sha256/" and base 64; empty: any key
 }
 
-// ParseInspect reads [METHODS " "] HOST[:PORT] [PATH] [" websocket"] [" pin:" PIN]…, as people type it.
+// ParseInspect reads [METHODS " "] HOST[:PORT] [PATH] [" websocket"] [" pin:" PIN]…, as people type
+// it.
 func ParseInspect(text string) (Inspect, error) {
 	words := strings.Fields(text)
 	pins, words, err := pinned(words)

@@ -62,8 +62,8 @@ func (r Rule) Covers(o Rule) bool {
 	return r == o || r.port == o.port && r.below && o.name != "" && r.names(o.name)
 }
 
-// Lists are lists of hosts that are asked about rules. A question's cost doesn't grow with them. The
-// zero Lists have none; Add makes them, and nothing changes them then.
+// Lists are lists of hosts that are asked about rules. A question's cost doesn't grow with them.
+// The zero Lists have none; Add makes them, and nothing changes them then.
 type Lists struct {
 	all   []List
 	rules map[Rule]struct{}

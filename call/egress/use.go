@@ -261,7 +261,8 @@ func (in Inspection) Names(name string, port uint16) bool {
 		slices.ContainsFunc(in.Uses, func(u Use) bool { return u.Names(name, port) })
 }
 
-// Narrow reports whether rules or uses about name and port name methods, and whether they name paths.
+// Narrow reports whether rules or uses about name and port name methods, and whether they name
+// paths.
 func (in Inspection) Narrow(name string, port uint16) (methods, paths bool) {
 	for _, r := range in.Rules {
 		if r.Names(name, port) {

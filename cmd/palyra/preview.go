@@ -16,9 +16,9 @@ const (
 	previewBytes = 64 << 10
 )
 
-// preview is what a person sees of a layer's changes before the card that asks for them. It's of the
-// list whose digest the call names, and that palyra-tool compares with what it writes. Each line has
-// a mark, and Terminal.Show cuts long ones, so none can pass for one of the card.
+// preview is what a person sees of a layer's changes before the card that asks for them. It's of
+// the list whose digest the call names, and that palyra-tool compares with what it writes. Each
+// line has a mark, and Terminal.Show cuts long ones, so none can pass for one of the card.
 func preview(ctx context.Context, l *stage.Layer, list *stage.List) string {
 	var w head
 	if _, err := l.Patch(ctx, &w, list, false); err != nil || w.total == 0 {

@@ -24,8 +24,8 @@ import (
 	"palyra/kernel"
 )
 
-// runAgent is palyra run: palyra exec with what an agent needs. The words for exec are made here and
-// parsed as a person's are, so there's nothing that run can ask for and exec can't.
+// runAgent is palyra run: palyra exec with what an agent needs. The words for exec are made here
+// and parsed as a person's are, so there's nothing that run can ask for and exec can't.
 func (a *app) runAgent(ctx context.Context, inv *command.Invocation) int {
 	words, home, err := a.agentCall(inv)
 	var call *command.Invocation
@@ -49,7 +49,8 @@ func (a *app) runAgent(ctx context.Context, inv *command.Invocation) int {
 var presets = [][2]string{{"workspace", ".:staged"}, {"timeout", "24h"}, {"cpu", "24h"}, {"memory", "8GiB"}, {"pids", "4096"},
 	{"max-output", "1GiB"}, {"max-file", "4GiB"}, {"disk", "16GiB"}, {"files", "1000000"}}
 
-// agentCall returns the words of the palyra exec that a palyra run is, and the files of the agent's HOME.
+// agentCall returns the words of the palyra exec that a palyra run is, and the files of the agent's
+// HOME.
 func (a *app) agentCall(inv *command.Invocation) (words []string, home []cache.File, err error) {
 	row, program, err := a.agent(inv.Operands[0])
 	if err != nil {
@@ -179,7 +180,8 @@ func (a *app) find(name string) (string, error) {
 	return "", errors.New("it's in no folder of PATH")
 }
 
-// binary reports whether a file says that it's an ELF binary. Whether it can run is the kernel's matter.
+// binary reports whether a file says that it's an ELF binary. Whether it can run is the kernel's
+// matter.
 func binary(path string) bool {
 	f, err := os.Open(path)
 	if err != nil {

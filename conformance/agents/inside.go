@@ -24,10 +24,10 @@ import (
 )
 
 // The agents inside: palyra run starts Claude Code and Codex in a cell, in a world in which the
-// hosts of their models are scripted ones, under their own names. Each edits a file with its own tool,
-// and its shell prints its environment, in which a placeholder would end the run, writes another file,
-// reads a secret of the host's and asks another host. The control is the same agent with the same
-// arguments outside, with the key itself.
+// hosts of their models are scripted ones, under their own names. Each edits a file with its own
+// tool, and its shell prints its environment, in which a placeholder would end the run, writes
+// another file, reads a secret of the host's and asks another host. The control is the same agent
+// with the same arguments outside, with the key itself.
 
 // modelKey is the key of both models in the vault.
 const modelKey = "sk-inside-5d1c0f6e2b-the-key-itself"
@@ -357,8 +357,8 @@ func (s *stay) printed(ctx context.Context, a insider) error {
 	return s.apply(ctx, dir, policy, out.String())
 }
 
-// records looks for the key in all that palyra keeps, but for the work folders of layers, which only
-// the kernel uses and a user can't read.
+// records looks for the key in all that palyra keeps, but for the work folders of layers, which
+// only the kernel uses and a user can't read.
 func (s *stay) records() (found []string, err error) {
 	state := filepath.Join(s.home, ".local", "state", "palyra")
 	all, _ := filepath.Glob(filepath.Join(state, "*"))
@@ -414,9 +414,9 @@ func (s *stay) apply(ctx context.Context, dir, policy, said string) error {
 
 var digits = regexp.MustCompile(`Type (\d{4}) to`)
 
-// typed runs an agent on a terminal, by the built-in policies: a person reads the card, says yes, sees
-// what the agent does, and ends it. What to do is an argument, since agents take keys that come as fast
-// as a test's for a paste.
+// typed runs an agent on a terminal, by the built-in policies: a person reads the card, says yes,
+// sees what the agent does, and ends it. What to do is an argument, since agents take keys that
+// come as fast as a test's for a paste.
 func (s *stay) typed(ctx context.Context, a insider) error {
 	dir, err := s.project("typed-" + a.name)
 	if err != nil {

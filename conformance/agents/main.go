@@ -3,17 +3,17 @@
 //	make build
 //	go run ./conformance/agents
 //
-// It starts palyrad and, in a network namespace with nothing but a loopback interface, a
-// model's endpoint that plays a script. Claude Code and Codex are told to do a task, and the
-// script has them call palyra's tools over palyra mcp serve: one call that policy permits,
-// one that it forbids, one that a person, played here, says yes to, and one that writes a
-// file. The agent must hand its model what became of each call. The MCP inspector
-// lists the tools and calls one. All three do so over palyrad's /mcp, too, and the protocol's
-// authors' conformance tests look at that, as far as they don't want tools of their own. Three MCP
-// servers run in cells, and the inspector calls their tools at /mcp/NAME and beside palyrad's own.
-// The third is the one that these tests are made for: all of them look at it there. Claude Code and Codex also play with their own shell, which
-// palyra hook confines, and Claude Code with palyra-sh as its shell's prefix. Before that palyra run
-// starts both in cells, in a world of the test's own (inside.go).
+// It starts palyrad and, in a network namespace with nothing but a loopback interface, a model's
+// endpoint that plays a script. Claude Code and Codex are told to do a task, and the script has
+// them call palyra's tools over palyra mcp serve: one call that policy permits, one that it
+// forbids, one that a person, played here, says yes to, and one that writes a file. The agent must
+// hand its model what became of each call. The MCP inspector lists the tools and calls one. All
+// three do so over palyrad's /mcp, too, and the protocol's authors' conformance tests look at that,
+// as far as they don't want tools of their own. Three MCP servers run in cells, and the inspector
+// calls their tools at /mcp/NAME and beside palyrad's own. The third is the one that these tests
+// are made for: all of them look at it there. Claude Code and Codex also play with their own shell,
+// which palyra hook confines, and Claude Code with palyra-sh as its shell's prefix. Before that
+// palyra run starts both in cells, in a world of the test's own (inside.go).
 //
 // It asks npm for the agents (1 GB) only if this folder has none yet. They exist for Linux
 // on amd64. Exit status 0 if everything is as it must be, 1 if not, 2 if it couldn't look.

@@ -71,7 +71,8 @@ const (
 	// modeEgress: built for the call, in a network where palyra-egress answers for one host, which
 	// nothing here asks for.
 	modeEgress = "egress"
-	// modePreflight: built for the call, in the host's network, with one port for TCP that no case uses.
+	// modePreflight: built for the call, in the host's network, with one port for TCP that no case
+	// uses.
 	modePreflight = "preflight"
 	// modeGateway: the cell of an MCP server behind palyrad, whose tool makes the attempt.
 	modeGateway = "gateway"

@@ -154,9 +154,10 @@ func (t *reachTable) add(variant, attack, note string, stopped []string, build f
 // is no name.
 var vias = []struct{ via, says string }{{"dns", "NXDOMAIN"}, {"connect", "HTTP400"}, {"socks", "SOCKS2"}}
 
-// reachCases are 91 to 93 and 121 to 131: a call that may reach some hosts tries to reach others. Each
-// runs in the world, where its control reaches them; the control of what fools a proxy is a proxy
-// that is fooled, remade from those that were. 91 is the attack table's number; cookie-gate had it first.
+// reachCases are 91 to 93 and 121 to 131: a call that may reach some hosts tries to reach others.
+// Each runs in the world, where its control reaches them; the control of what fools a proxy is a
+// proxy that is fooled, remade from those that were. 91 is the attack table's number; cookie-gate
+// had it first.
 func reachCases() []attackCase {
 	var out []attackCase
 	for _, f := range []func() []attackCase{spellingCases, leadCases, launderCases, tunnelCases, resolverCases, packetCases, callCases, relayCases, smuggleCases, starveCases, lateCases, serviceCases, valueCases, elsewhereCases} {

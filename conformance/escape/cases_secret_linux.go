@@ -52,8 +52,8 @@ func (s *stage) vaulted() error {
 func (h *hosts) own() string   { return h.suffix }
 func (h *hosts) other() string { return h.s.nonce + "-else.cdn.example" }
 
-// secretly is a scene whose program has the secret outside, and a placeholder inside. use is the rest
-// of a use behind the reference.
+// secretly is a scene whose program has the secret outside, and a placeholder inside. use is the
+// rest of a use behind the reference.
 func (h *hosts) secretly(probe, use string, words ...string) (scene, error) {
 	h.w.Want(h.s.b.value)
 	h.w.Set(h.own(), world.Addrs(world.Web))
@@ -71,8 +71,8 @@ func (h *hosts) secretly(probe, use string, words ...string) (scene, error) {
 	return scene{probe: probe, args: args, opt: o}, nil
 }
 
-// strayed is the canary of the secret: it came out, or the world got it where it doesn't belong. The
-// request that the use names is none such.
+// strayed is the canary of the secret: it came out, or the world got it where it doesn't belong.
+// The request that the use names is none such.
 func (h *hosts) strayed(belongs func(q world.Request) bool) func(*outcome) (bool, string) {
 	value := h.s.b.value
 	forms := []string{value, base64.StdEncoding.EncodeToString([]byte(value)), hex.EncodeToString([]byte(value))}
@@ -120,8 +120,8 @@ func valueCases() []attackCase {
 	return t.out
 }
 
-// elsewhereCases are 131: what the program has is brought elsewhere than to the place in requests of
-// the one host that it's for.
+// elsewhereCases are 131: what the program has is brought elsewhere than to the place in requests
+// of the one host that it's for.
 func elsewhereCases() []attackCase {
 	t := reachTable{number: 131, name: "placeholder-elsewhere"}
 	for _, v := range []struct {

@@ -1,12 +1,12 @@
-// Command escape runs the attack battery: for each case of the attack table the
-// same attempt once outside, as a positive control, and once inside a cell, as
-// root and as an unprivileged user, at tier B, and at tier C in a cell that is
-// built for the call (cold), in one that was waiting (warm), in one in the
-// shared network namespace (void) and in one with a loopback interface that is up (loop);
-// where that may make a difference also with a staged workspace (staged), in the network
-// of a session, beside another cell of it (session), with a terminal of its own (tty), in a
-// network where palyra-egress answers for a host (egress), in the host's network, where it's held to
-// what holds there all the same (preflight), and as a tool of an MCP server behind palyrad (gateway).
+// Command escape runs the attack battery: for each case of the attack table the same attempt once
+// outside, as a positive control, and once inside a cell, as root and as an unprivileged user, at
+// tier B, and at tier C in a cell that is built for the call (cold), in one that was waiting
+// (warm), in one in the shared network namespace (void) and in one with a loopback interface that
+// is up (loop); where that may make a difference also with a staged workspace (staged), in the
+// network of a session, beside another cell of it (session), with a terminal of its own (tty), in a
+// network where palyra-egress answers for a host (egress), in the host's network, where it's held
+// to what holds there all the same (preflight), and as a tool of an MCP server behind palyrad
+// (gateway).
 //
 //	make build
 //	go run ./conformance/escape -out conformance/results/latest.json

@@ -223,8 +223,8 @@ func writeClaims(b *strings.Builder) {
 	b.WriteString("\n")
 }
 
-// everywhere shortens a list of tiers and modes: all of them are nothing. Staged, session, tty, egress
-// and gateway, in which few cases run, stand only where the others aren't all there.
+// everywhere shortens a list of tiers and modes: all of them are nothing. Staged, session, tty,
+// egress and gateway, in which few cases run, stand only where the others aren't all there.
 func everywhere(where string) string {
 	list := strings.Split(where, ", ")
 	whole := slices.DeleteFunc(slices.Clone(list), func(w string) bool {

@@ -82,8 +82,8 @@ func (p palyra) command(s *stage, o *options, argv []string) ([]string, error) {
 func (o *options) reaches() bool { return len(o.egress)+len(o.others) > 0 }
 
 // reaching is the command line of a call with hosts, or beside one: of a session in mode session,
-// else of palyra exec. Beside another the call is one of the same session. If it has no hosts itself
-// it's in the session's network.
+// else of palyra exec. Beside another the call is one of the same session. If it has no hosts
+// itself it's in the session's network.
 func (p palyra) reaching(s *stage, o *options, argv []string) []string {
 	c := []string{p.binary, "exec"}
 	switch {

@@ -8,9 +8,10 @@ import (
 	"strings"
 )
 
-// mcp serves the Model Context Protocol over HTTP (Streamable HTTP), at /mcp/KIND and, for those with
-// the token, at /private/mcp/KIND. It has one tool, say, which gives its argument text back; login says
-// what the server got as Authorization. The kinds are ways to answer a call of a tool, or all:
+// mcp serves the Model Context Protocol over HTTP (Streamable HTTP), at /mcp/KIND and, for those
+// with the token, at /private/mcp/KIND. It has one tool, say, which gives its argument text back;
+// login says what the server got as Authorization. The kinds are ways to answer a call of a tool,
+// or all:
 //
 //	plain    JSON
 //	events   a stream, cut before the answer, which resuming gives

@@ -12,16 +12,16 @@ import (
 	"palyra/internal/fault"
 )
 
-// A server that is reached over HTTP has a program, too: palyra-fetch, which puts the messages of the
-// gateway to the URL. So it's decided, confined and recorded as any other, and reaches its hosts as
-// any call does.
+// A server that is reached over HTTP has a program, too: palyra-fetch, which puts the messages of
+// the gateway to the URL. So it's decided, confined and recorded as any other, and reaches its
+// hosts as any call does.
 
-// spoken are the headers that palyra-fetch says itself, and those that carry what a client is allowed
-// to: neither is an operator's to set.
+// spoken are the headers that palyra-fetch says itself, and those that carry what a client is
+// allowed to: neither is an operator's to set.
 var spoken = []string{"accept", "content-type", "last-event-id", "mcp-protocol-version", "mcp-session-id", "user-agent"}
 
-// checkRemote checks what a server with a URL has besides its limits, and adds the URL's host to its
-// hosts. bad makes an error of what is wrong.
+// checkRemote checks what a server with a URL has besides its limits, and adds the URL's host to
+// its hosts. bad makes an error of what is wrong.
 func checkRemote(s *hub.ServerSpec, bad func(format string, args ...any) error) error {
 	switch {
 	case s.URL == "":

@@ -86,8 +86,8 @@ func (g *Gateway) Row(n hub.NewServer, by string) (*store.Server, error) {
 	return &store.Server{Name: n.Name, Spec: b, AddedBy: by}, nil
 }
 
-// spellHosts gives hosts, rules and uses their one spelling. A list of hosts keeps its name: what it
-// has is looked up for each call.
+// spellHosts gives hosts, rules and uses their one spelling. A list of hosts keeps its name: what
+// it has is looked up for each call.
 func spellHosts(s *hub.ServerSpec) error {
 	var hosts, lists []string
 	for _, h := range s.EgressHosts {

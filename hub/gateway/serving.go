@@ -127,8 +127,8 @@ func (s *serving) failLocked(err error) {
 	}
 }
 
-// farewell is how long a server that did nothing wrong has to end when its input does, as the protocol
-// wants it: one that is reached over HTTP ends its session meanwhile.
+// farewell is how long a server that did nothing wrong has to end when its input does, as the
+// protocol wants it: one that is reached over HTTP ends its session meanwhile.
 const farewell = 3 * time.Second
 
 // dismissLocked is failLocked for such a server.

@@ -11,8 +11,8 @@ import (
 	"palyra/internal/fault"
 )
 
-// Fill makes files that the cache hasn't, with their folders. What an earlier call left under a name
-// stays, and no link leads out of the cache.
+// Fill makes files that the cache hasn't, with their folders. What an earlier call left under a
+// name stays, and no link leads out of the cache.
 func (c *Cache) Fill(files []File) error {
 	const op = "fill cache"
 	root, err := os.OpenRoot("/proc/self/fd/" + strconv.Itoa(int(c.Dir.Fd())))

@@ -10,9 +10,9 @@ import (
 	"palyra/isolate/evidence"
 )
 
-// check looks up the names of the rules, judges what they lead to as for a connection, and returns what
-// it found. What isn't permitted is among the denied. Rules of networks say nothing that could be
-// looked up, nor do those of all names below one.
+// check looks up the names of the rules, judges what they lead to as for a connection, and returns
+// what it found. What isn't permitted is among the denied. Rules of networks say nothing that could
+// be looked up, nor do those of all names below one.
 func (s *session) check(ctx context.Context) *evidence.Egress {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

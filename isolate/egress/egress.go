@@ -33,8 +33,8 @@
 // process's bounds, and ends with it. One owner's calls have at most half of the process's
 // sessions, connections, descriptors and lookups, and one call an eighth of the lookups. What one
 // side sends is read when the other side can take it: up to one buffer of 64 KiB for each direction
-// is on its way, or of 1 MiB for 32 of them that have more to pass, besides what the kernel holds for
-// both sockets, of which the window that a host may fill is clamped. An end of one direction is
+// is on its way, or of 1 MiB for 32 of them that have more to pass, besides what the kernel holds
+// for both sockets, of which the window that a host may fill is clamped. An end of one direction is
 // passed on as such, a reset as a reset.
 //
 // # What it does not protect against

@@ -15,10 +15,10 @@ import (
 	"palyra/isolate/evidence"
 )
 
-// How much of one direction is on its way, in bytes. A direction whose last read filled a chunk gets
-// a bulk while there are some: on a busy machine each read costs a turn of the scheduler, and 64 MiB
-// took 1.7 times as long as without palyra-egress by bulks of 1 MiB, 2.5 by chunks. Copying is a
-// tenth of what palyra-egress does for them.
+// How much of one direction is on its way, in bytes. A direction whose last read filled a chunk
+// gets a bulk while there are some: on a busy machine each read costs a turn of the scheduler, and
+// 64 MiB took 1.7 times as long as without palyra-egress by bulks of 1 MiB, 2.5 by chunks. Copying
+// is a tenth of what palyra-egress does for them.
 const (
 	chunk = 64 << 10
 	bulk  = 1 << 20

@@ -14,7 +14,8 @@ import (
 	"palyra/isolate/tier"
 )
 
-// testHostNetwork runs programs in the host's network, and holds to what is confined there all the same.
+// testHostNetwork runs programs in the host's network, and holds to what is confined there all the
+// same.
 func testHostNetwork(t *testing.T, h *harness) {
 	networks := []string{isolate.NetworkHost, isolate.NetworkPreflight}
 	in := func(network, script string) *call {

@@ -143,7 +143,8 @@ func movedRef(name string) error {
 		WithHint("in a call with the layer, git merge or git rebase onto the host's; or discard the layer")
 }
 
-// Changes within these bounds have size=small in the gist, for policies. A line may be of any length.
+// Changes within these bounds have size=small in the gist, for policies. A line may be of any
+// length.
 const (
 	smallLines   = 200
 	smallBytes   = 64 << 10

@@ -11,9 +11,9 @@ import (
 	"palyra/kernel"
 )
 
-// expandFetch is for http.fetch: its program is palyra-fetch, and the call's hosts are the URL's and
-// those that the input names, and its credential bindings are uses of secrets for the URL's host.
-// Policy, card, palyra-egress and receipt have them as any call's.
+// expandFetch is for http.fetch: its program is palyra-fetch, and the call's hosts are the URL's
+// and those that the input names, and its credential bindings are uses of secrets for the URL's
+// host. Policy, card, palyra-egress and receipt have them as any call's.
 func expandFetch(ctx context.Context, t *Table, e *entry, who policy.Entity, input any) (*kernel.Expansion, error) {
 	in := input.(*toolproto.FetchInput)
 	at, err := target.Parse(in.URL)

@@ -221,8 +221,8 @@ func (c *Console) Open(w http.ResponseWriter, r *http.Request, v *behind.Visitor
 }
 
 // door shows the form that enters with the code of the address. The browser that comes first with a
-// code is the only one that can use it: a cookie tells it from others. A code isn't spent before the
-// click, so a program that looks at addresses doesn't spend it.
+// code is the only one that can use it: a cookie tells it from others. A code isn't spent before
+// the click, so a program that looks at addresses doesn't spend it.
 func (c *Console) door(w http.ResponseWriter, r *http.Request, v *behind.Visitor) error {
 	code := r.URL.Query().Get("code")
 	nonce := nonceOf(r, v)
@@ -272,7 +272,8 @@ func see(w http.ResponseWriter, r *http.Request, to string) error {
 	return nil
 }
 
-// maxUsed bounds the browsers that are remembered: those of all members' tokens, which the hub bounds.
+// maxUsed bounds the browsers that are remembered: those of all members' tokens, which the hub
+// bounds.
 const maxUsed = 1 << 14
 
 // touch notes a click of a token's browser.

@@ -37,8 +37,8 @@ var special = map[*hub.Operation]func(*exchange) error{
 	hub.Backup.Operation:      backup,
 }
 
-// table returns the one table of routes: there are no others but those of pages. Beside the hub's operations it has
-// those of the server itself.
+// table returns the one table of routes: there are no others but those of pages. Beside the hub's
+// operations it has those of the server itself.
 func table() []route {
 	var all []route
 	add := func(o *hub.Operation, health bool, serve func(*exchange) error) {

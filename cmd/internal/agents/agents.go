@@ -1,6 +1,7 @@
 // Package agents is the table of the agents that palyra run starts: one row for each, with all that
-// palyra knows of it. It's data about programs that aren't ours, as their makers document them and as
-// they were seen to behave (conformance/agents); a user overrides hosts, keys and arguments by flags.
+// palyra knows of it. It's data about programs that aren't ours, as their makers document them and
+// as they were seen to behave (conformance/agents); a user overrides hosts, keys and arguments by
+// flags.
 package agents
 
 import (
@@ -9,7 +10,8 @@ import (
 	"strings"
 )
 
-// Agent is a row. In Args, Env, Elsewhere and the texts of Files these words stand for what a run has:
+// Agent is a row. In Args, Env, Elsewhere and the texts of Files these words stand for what a run
+// has:
 //
 //	{url}   the model's address, "https://api.example"
 //	{key}   Key
@@ -34,20 +36,20 @@ type Agent struct {
 	Files     []File   // of HOME
 }
 
-// File is one that HOME gets if it has none of the name. The agent and the person change it from then
-// on.
+// File is one that HOME gets if it has none of the name. The agent and the person change it from
+// then on.
 type File struct{ Path, Text string }
 
 // All are the agents.
 //
-// Natives are where a package of npm has the binary that its script starts, as seen from the script's
-// folder: palyra run names that itself, so that what was approved is the agent and not a script that
-// looks for it.
+// Natives are where a package of npm has the binary that its script starts, as seen from the
+// script's folder: palyra run names that itself, so that what was approved is the agent and not a
+// script that looks for it.
 //
-// The cell is the sandbox, and the layer what is asked about: the agents' own sandboxes, which can't
-// be made in a cell, and their own questions are off. Their makers want that said for an environment
-// that is confined from outside. A shell that the agent starts doesn't get the key's placeholder:
-// printing it would end the call.
+// The cell is the sandbox, and the layer what is asked about: the agents' own sandboxes, which
+// can't be made in a cell, and their own questions are off. Their makers want that said for an
+// environment that is confined from outside. A shell that the agent starts doesn't get the key's
+// placeholder: printing it would end the call.
 var All = []Agent{
 	{
 		Name: "claude", Title: "Claude Code", Version: "2.1.330", Package: "@anthropic-ai/claude-code",
@@ -98,8 +100,8 @@ func Find(name string) (Agent, bool) {
 	return All[i], true
 }
 
-// Filled returns a with the words of its texts replaced: url is the model's address, home and dir are
-// paths as the agent sees them. elsewhere says that the model isn't at the usual host.
+// Filled returns a with the words of its texts replaced: url is the model's address, home and dir
+// are paths as the agent sees them. elsewhere says that the model isn't at the usual host.
 func (a Agent) Filled(url, home, dir string, elsewhere bool) Agent {
 	if b, err := json.Marshal(dir); err == nil { // a string always is
 		dir = string(b[1 : len(b)-1])

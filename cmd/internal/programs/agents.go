@@ -82,13 +82,13 @@ never through the agent.`,
 			Long: `
 COMMAND, behind --, is a server that speaks the Model Context Protocol on its
 standard input and output. URL is one that is reached over HTTP: its program is
-palyra-fetch, in a cell that leads to that host alone. It is started for the first call in a session and ends
-with it, in a cell that reaches no host but those of --egress; both its start and
-each call of its tools are decided by policy. Nothing is started now: palyra mcp
-accept NAME does, and shows its tools. Agents then find them at /mcp/NAME of palyrad
-and by palyra mcp serve --server NAME. Values of --env and --header are seen by
-policy, approvers and the journal: a token goes into the vault, and --egress-secret
-has it sent.`,
+palyra-fetch, in a cell that leads to that host alone. It is started for the first
+call in a session and ends with it, in a cell that reaches no host but those of
+--egress; both its start and each call of its tools are decided by policy. Nothing
+is started now: palyra mcp accept NAME does, and shows its tools. Agents then find
+them at /mcp/NAME of palyrad and by palyra mcp serve --server NAME. Values of --env
+and --header are seen by policy, approvers and the journal: a token goes into the
+vault, and --egress-secret has it sent.`,
 			Program: Client,
 			Flags: []command.Flag{
 				{Name: "workspace", Arg: "NAME", Help: "a workspace of palyrad's configuration that it sees"},
@@ -106,7 +106,7 @@ has it sent.`,
 				{Name: "timeout", Arg: "D", Help: "for the answer to a call (default 1m)", Parse: command.Duration},
 				{Name: "life", Arg: "D", Help: "of a started server (default 1h, which a run's budget\nbounds, too)", Parse: command.Duration}},
 			Examples: []command.Example{{Line: "palyra mcp add files --workspace src --mount /opt/mcp -- /opt/mcp/files /workspace", Does: "a server that is installed in /opt/mcp"},
-				{Line: "palyra mcp add tracker https://mcp.example/v1 --egress-secret 'TOKEN=vault://global/tracker header:authorization mcp.example'", Does: "a server over HTTP, with a token that its program never has"}}},
+				{Line: "palyra mcp add tracker https://mcp.example/v1 --egress-secret 'T=vault://global/t header:authorization mcp.example'", Does: "a server over HTTP, with a token that its program never has"}}},
 		{Name: "mcp ls", Program: Client, Short: "list the MCP servers",
 			Examples: []command.Example{{Line: "palyra mcp ls", Does: "names, states, how many tools"}}},
 		{Name: "mcp show", Program: Client, Operands: "NAME", Min: 1, Max: 1, Short: "show an MCP server and its accepted tools",

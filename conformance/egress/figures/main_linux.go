@@ -10,9 +10,10 @@
 // The client is this program in each place: on the host, in a cell with hosts, and on the host with
 // one of the proxies, which pass bytes on as they are; sandbox-runtime's judges the name, mitmproxy
 // (--ignore-hosts .*) judges nothing. "palyra, CONNECT" is the cell's own proxy. The places take
-// turns, in a new order each round, and a ratio is that of the medians of the run. Each program is in a
-// session of its own, as a cell's is, since a kernel with autogroups shares processors between
-// sessions: with client, proxy and server in one, a proxy on a busy machine looked three times as fast.
+// turns, in a new order each round, and a ratio is that of the medians of the run. Each program is
+// in a session of its own, as a cell's is, since a kernel with autogroups shares processors between
+// sessions: with client, proxy and server in one, a proxy on a busy machine looked three times as
+// fast.
 //
 //	connect   a connection, a word each way, the end
 //	N MiB     one response of HTTP, by its time

@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// spendProbes are cases 130 and 131: a program that has a secret, or a placeholder of one, in $TOKEN
-// brings it elsewhere than to the host that it's for, or looks for the secret itself.
+// spendProbes are cases 130 and 131: a program that has a secret, or a placeholder of one, in
+// $TOKEN brings it elsewhere than to the host that it's for, or looks for the secret itself.
 var spendProbes = map[string]probe{
 	"spend":  spend,
 	"reveal": reveal,
@@ -61,8 +61,8 @@ func request(c *http.Client, method, url string, headers map[string]string, body
 	return text, nil
 }
 
-// spend brings $TOKEN somewhere in the way that how names. Where a tripwire is, it's given the time to
-// fire before the probe has its last word.
+// spend brings $TOKEN somewhere in the way that how names. Where a tripwire is, it's given the time
+// to fire before the probe has its last word.
 func spend(a args) (detail string, err error) {
 	token := os.Getenv("TOKEN")
 	host, other := "https://"+string(a.bytes("host")), string(a.bytes("other"))

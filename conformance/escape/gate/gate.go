@@ -4,8 +4,8 @@
 //
 //	gate --palyra bin/palyra --egress HOST:PORT… --state DIR --policy DIR --timeout 10s -- attack PROBE WORD…
 //
-// Its flags are those of palyra exec, as far as a server has them. The exit status is palyra call's,
-// but 125 for a call whose server a tripwire ended.
+// Its flags are those of palyra exec, as far as a server has them. The exit status is palyra
+// call's, but 125 for a call whose server a tripwire ended.
 package main
 
 import (

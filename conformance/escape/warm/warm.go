@@ -20,9 +20,9 @@
 // With -in the call is one of a session, in a cold cell. With the cache tmp its /tmp is what the
 // calls of this session in its workspace share, the one beside it too.
 //
-// With -egress the call may reach hosts, in a network of its own. With -beside-egress the call beside
-// it may, too, over the same palyra-egress. With -session as well the call itself is in the session's
-// network, and with -beside-session it's the call beside it that is.
+// With -egress the call may reach hosts, in a network of its own. With -beside-egress the call
+// beside it may, too, over the same palyra-egress. With -session as well the call itself is in the
+// session's network, and with -beside-session it's the call beside it that is.
 //
 // With -asked it makes a call that the built-in policy asks about, in a cold cell, and
 // approves it: palyra exec wants a terminal for that.

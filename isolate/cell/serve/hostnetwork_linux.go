@@ -13,8 +13,9 @@ import (
 	"palyra/isolate/native/landlock"
 )
 
-// A cell in the host's network (isolate.NetworkHost, NetworkPreflight) has all of a cell but a network
-// namespace of its own: files, processes, IPC, limits and privileges are confined as elsewhere.
+// A cell in the host's network (isolate.NetworkHost, NetworkPreflight) has all of a cell but a
+// network namespace of its own: files, processes, IPC, limits and privileges are confined as
+// elsewhere.
 //
 //   - Sockets: those of a loopback cell, by the same filter, which refuses fast open besides
 //     (seccomp.Options.NoFastOpen). Raw, packet, netlink and other sockets don't exist here either.
@@ -40,8 +41,8 @@ func (s *server) newHostLauncher() (*launcher, error) {
 
 const hostOp = "share the host's network"
 
-// shareHost checks that palyra-cell's own network is one that leads somewhere. A service manager may
-// have given it an empty one (PrivateNetwork=), which evidence mustn't call the host's.
+// shareHost checks that palyra-cell's own network is one that leads somewhere. A service manager
+// may have given it an empty one (PrivateNetwork=), which evidence mustn't call the host's.
 func (r *run) shareHost(t *thread) error {
 	if t.void {
 		return refuse("network_namespace", hostOp, errors.New("internal error: the thread has left it"))

@@ -20,8 +20,8 @@ import (
 	"palyra/isolate/native"
 )
 
-// bundles are the files in folders that the template shows (etcDirs) that programs read all roots from:
-// those of Debian, Alpine and Arch, of SUSE, and of Fedora.
+// bundles are the files in folders that the template shows (etcDirs) that programs read all roots
+// from: those of Debian, Alpine and Arch, of SUSE, and of Fedora.
 var bundles = [...]string{"/etc/ssl/certs/ca-bundle.crt", "/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
 	"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem"}
 

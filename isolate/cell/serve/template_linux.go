@@ -25,12 +25,12 @@ var etcFiles = []string{
 	"gai.conf", "mime.types", "locale.alias", "debian_version", "os-release", "inputrc",
 }
 
-// etcDirs are shown read-only; patterns of filepath.Match. The two of pki are where Fedora's roots are,
-// to which its /etc/ssl/certs and the bundles in that are links.
+// etcDirs are shown read-only; patterns of filepath.Match. The two of pki are where Fedora's roots
+// are, to which its /etc/ssl/certs and the bundles in that are links.
 var etcDirs = []string{"alternatives", "ssl/certs", "pki/tls/certs", "pki/ca-trust/extracted", "java-*", "ld.so.conf.d", "fonts"}
 
-// foldersBelow returns those of etcDirs that are below root/etc: folders, and links to a folder there
-// or in root/usr.
+// foldersBelow returns those of etcDirs that are below root/etc: folders, and links to a folder
+// there or in root/usr.
 func foldersBelow(root string) (out []string, err error) {
 	etc := filepath.Join(root, "etc")
 	for _, pattern := range etcDirs {

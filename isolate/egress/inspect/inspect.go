@@ -8,30 +8,29 @@
 //
 // The program's TLS ends here, with a certificate of the call's [Authority], and another begins to
 // the host, whose certificate is checked with the host's roots for the name that the rule has. If
-// rules about the host have pins, its key must be one of theirs; the greeting is all that another one
-// gets, 502.
-// Between them is net/http: each request is read whole, as one reader reads it, and written anew, so
-// that no other reader can take it for two. HTTP/1.1 and HTTP/2, bodies and trailers stream both
-// ways.
+// rules about the host have pins, its key must be one of theirs; the greeting is all that another
+// one gets, 502. Between them is net/http: each request is read whole, as one reader reads it, and
+// written anew, so that no other reader can take it for two. HTTP/1.1 and HTTP/2, bodies and
+// trailers stream both ways.
 //
 // # Requests
 //
-// A connection is for one name and port. Its server name, if it has one, and the host of each request
-// must be that name, or they're refused: 421. CONNECT, upgrades and targets that are no path are
-// refused, 501 and 400 (but WebSockets that a rule has are let through: their bytes pass, watched and
-// counted), and a request that no rule has, 403. The answer says why. Redirects are the program's to
-// follow. Headers that are another method or path to some hosts are refused where rules name these,
-// 403. A head has 64 KiB at most, and those under way in a connection have 512 KiB of memory. A host
-// with a use of a secret gets requests without encodings of its answers, and one that comes encoded
-// all the same is refused, 502.
+// A connection is for one name and port. Its server name, if it has one, and the host of each
+// request must be that name, or they're refused: 421. CONNECT, upgrades and targets that are no
+// path are refused, 501 and 400 (but WebSockets that a rule has are let through: their bytes pass,
+// watched and counted), and a request that no rule has, 403. The answer says why. Redirects are the
+// program's to follow. Headers that are another method or path to some hosts are refused where
+// rules name these, 403. A head has 64 KiB at most, and those under way in a connection have 512
+// KiB of memory. A host with a use of a secret gets requests without encodings of its answers, and
+// one that comes encoded all the same is refused, 502.
 //
 // # Values
 //
 // A request that a use matches and that has the placeholder in the use's place goes out with the
 // value there. In a header it's a whole word, or user or password of Basic; in a query all of a
-// parameter. The answer gets placeholders in place of values, in headers, body and trailers, however
-// they're spelled (internal/spelling). A host with a use is asked for no ranges, with a value or
-// without: parts of an answer could be parts of a value.
+// parameter. The answer gets placeholders in place of values, in headers, body and trailers,
+// however they're spelled (internal/spelling). A host with a use is asked for no ranges, with a
+// value or without: parts of an answer could be parts of a value.
 //
 // The placeholder anywhere else, in any of the spellings, is a leak: nothing of that request or
 // greeting goes further, and the call ends.

@@ -132,8 +132,8 @@ func (l *link) overrides(h http.Header) string {
 	return ""
 }
 
-// socketAsked reports whether a request may become a WebSocket (RFC 6455 §4.1). Other protocols, such
-// as h2c, would carry requests that no rule sees.
+// socketAsked reports whether a request may become a WebSocket (RFC 6455 §4.1). Other protocols,
+// such as h2c, would carry requests that no rule sees.
 func (l *link) socketAsked(r *http.Request, path string) bool {
 	texts := r.Header["Upgrade"]
 	return r.ProtoMajor == 1 && r.Method == http.MethodGet && r.ContentLength == 0 && len(r.TransferEncoding) == 0 &&
@@ -340,8 +340,8 @@ type answering struct {
 	x *exchange
 }
 
-// mostInterim is what an interim head takes at most that is passed on. Others wait for no program, and
-// aren't counted.
+// mostInterim is what an interim head takes at most that is passed on. Others wait for no program,
+// and aren't counted.
 const mostInterim = 64 << 10
 
 // WriteHeader passes on the head, interim ones as well.

@@ -93,8 +93,8 @@ func newLink(ctx context.Context, g *Guard, to Target) *link {
 	return &link{g: g, to: to, ctx: ctx, conns: make(map[net.Conn]struct{}), closed: closed, close: sync.OnceFunc(func() { close(closed) })}
 }
 
-// Serve serves a connection of the program's until it ends or ctx is done, and closes it. Nothing of
-// it is left then.
+// Serve serves a connection of the program's until it ends or ctx is done, and closes it. Nothing
+// of it is left then.
 func (g *Guard) Serve(ctx context.Context, program net.Conn, to Target) Seen {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -30,9 +30,9 @@ func (l *link) switches(x *exchange, res *http.Response) error {
 	return nil
 }
 
-// socket is what follows a 101: bytes each way, which httputil passes on in two goroutines, that may
-// end a little later than the request. Frames aren't read: what a program's mask (RFC 6455 §5.3) makes
-// of a placeholder isn't looked for.
+// socket is what follows a 101: bytes each way, which httputil passes on in two goroutines, that
+// may end a little later than the request. Frames aren't read: what a program's mask (RFC 6455
+// §5.3) makes of a placeholder isn't looked for.
 type socket struct {
 	io.Closer
 	l      *link

@@ -57,8 +57,8 @@ type Order struct {
 	Inspect []string `json:"inspect,omitempty"`
 	// Uses say where a secret's value is put in, in place of what the program has.
 	Uses []Use `json:"uses,omitempty"`
-	// Check has the names and addresses of Rules looked up and judged, and no more: palyra-egress writes
-	// the evidence right after its answer, and nothing is done with the cell.
+	// Check has the names and addresses of Rules looked up and judged, and no more: palyra-egress
+	// writes the evidence right after its answer, and nothing is done with the cell.
 	Check bool `json:"check,omitempty"`
 	// Capsule is the digest of what was decided. The values are sealed for it.
 	Capsule canon.Digest `json:"capsule,omitzero"`

@@ -84,9 +84,10 @@ func KeepCapabilitiesAllThreads(keep uint64) error {
 // process: proc_pid_oom_score_adj(5).
 const oomScore = "/proc/self/oom_score_adj"
 
-// OrdinaryAllThreads gives up what this process, and so all that it starts, has inherited before other
-// processes of the host: realtime classes of processors and disks, on every thread, and protection
-// from the OOM killer. None of it needs a privilege. It fails in a program that was built with cgo.
+// OrdinaryAllThreads gives up what this process, and so all that it starts, has inherited before
+// other processes of the host: realtime classes of processors and disks, on every thread, and
+// protection from the OOM killer. None of it needs a privilege. It fails in a program that was
+// built with cgo.
 func OrdinaryAllThreads() error {
 	policy, _, e := unix.Syscall(unix.SYS_SCHED_GETSCHEDULER, 0, 0, 0)
 	if e != 0 {

@@ -1,11 +1,10 @@
 // Package landlock plans and builds Landlock rulesets.
 //
-// [Plan] is pure: from the host's ABI and a list of grants it computes which
-// rights are handled (denied unless a rule gives them) and which rule gives
-// what. Every right of the ABI is handled. TCP and, where the ABI has it, UDP
-// have no rules, so that binding and connecting always fail, unless the caller adds ports
-// (Ruleset.Connect); abstract sockets and signals are scoped to the cell. What the ABI lacks is named, because some
-// other layer must then cover it.
+// [Plan] is pure: from the host's ABI and a list of grants it computes which rights are handled
+// (denied unless a rule gives them) and which rule gives what. Every right of the ABI is handled.
+// TCP and, where the ABI has it, UDP have no rules, so that binding and connecting always fail,
+// unless the caller adds ports (Ruleset.Connect); abstract sockets and signals are scoped to the
+// cell. What the ABI lacks is named, because some other layer must then cover it.
 //
 //	rs, missing := landlock.Plan(abi, []landlock.Grant{{Access: "rx", Path: "/usr", File: usr}})
 //	f, err := landlock.Build(rs) // then landlock_restrict_self(f) in the child

@@ -21,9 +21,9 @@ type Options struct {
 	// so, which is the only one for UDP below Landlock's ABI 10. It is ignored
 	// below tier C, where such a socket would reach the host's network.
 	AllowInet bool
-	// NoFastOpen refuses data with a request for a connection (MSG_FASTOPEN), by which TCP connects and
-	// Landlock's rules for ports aren't asked: for a cell in the host's network, whose variable for it
-	// isn't the cell's to set.
+	// NoFastOpen refuses data with a request for a connection (MSG_FASTOPEN), by which TCP connects
+	// and Landlock's rules for ports aren't asked: for a cell in the host's network, whose variable
+	// for it isn't the cell's to set.
 	NoFastOpen bool
 	// AllowUnix lets socket(2) make unix sockets and socketpair(2) make datagram
 	// pairs. Both can reach a host process that listens in a directory which the

@@ -100,8 +100,8 @@ func socketRules(noPair, namespaces, inet, unix, uncounted bool) []Rule {
 
 const fastOpen = 0x20000000 // MSG_FASTOPEN
 
-// sendRules allow sending on sockets that exist. The flag is in the fourth argument, of sendmsg in the
-// third. As on a kernel without it (EOPNOTSUPP, here ENOTSUP) programs connect first.
+// sendRules allow sending on sockets that exist. The flag is in the fourth argument, of sendmsg in
+// the third. As on a kernel without it (EOPNOTSUPP, here ENOTSUP) programs connect first.
 func sendRules(noFastOpen bool) []Rule {
 	const why = "send on sockets that exist"
 	if !noFastOpen {

@@ -123,8 +123,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// follow hands on the events of an answer's stream until m is answered. A stream that ends before is
-// resumed, if its events have ids.
+// follow hands on the events of an answer's stream until m is answered. A stream that ends before
+// is resumed, if its events have ids.
 func (r *relay) follow(ctx context.Context, m *message, res *http.Response, hand func(*message, []byte) error) error {
 	body := res.Body
 	defer func() { body.Close() }()
@@ -179,7 +179,8 @@ func (r *relay) follow(ctx context.Context, m *message, res *http.Response, hand
 	}
 }
 
-// stream asks for a stream of events: the session's, or the rest of the one that had the event last.
+// stream asks for a stream of events: the session's, or the rest of the one that had the event
+// last.
 func (r *relay) stream(ctx context.Context, session, last string) (*http.Response, bool, error) {
 	h := r.sessionHeaders(session)
 	h.Set("Accept", "text/event-stream")

@@ -19,8 +19,8 @@ import (
 // connect bounds the way to a server, not its answers: the gateway does that.
 const connect = 30 * time.Second
 
-// newClient returns an HTTP client that follows nothing, knows no proxy and keeps no cookie. Answers
-// aren't compressed, so that none grows.
+// newClient returns an HTTP client that follows nothing, knows no proxy and keeps no cookie.
+// Answers aren't compressed, so that none grows.
 func newClient() *http.Client {
 	dialer := &net.Dialer{Timeout: connect}
 	return &http.Client{

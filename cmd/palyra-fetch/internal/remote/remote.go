@@ -12,8 +12,8 @@
 //
 // The cell's network leads to the server's hosts alone. This package follows a redirect only to
 // where the server is (the same scheme, host and port, and the same method), keeps no cookie and
-// knows no proxy. A message that a server may have got is never sent again, but for one case: 404 in
-// a session says that it's over (§ Session Management), so the message wasn't taken. Then a new
+// knows no proxy. A message that a server may have got is never sent again, but for one case: 404
+// in a session says that it's over (§ Session Management), so the message wasn't taken. Then a new
 // session begins with the first one's initialize, and the message is sent in that. What net/http
 // sends again by itself never left.
 //
@@ -106,7 +106,8 @@ type asking struct {
 	gone   bool // guarded by relay.mu; its caller doesn't want the answer
 }
 
-// newRelay reads the arguments behind the program's name. The relay can speak even if they're wrong.
+// newRelay reads the arguments behind the program's name. The relay can speak even if they're
+// wrong.
 func newRelay(args []string, getenv func(string) string, out, errs io.Writer) (*relay, error) {
 	r := &relay{out: out, errors: errs, client: newClient(), headers: http.Header{"User-Agent": {"palyra-fetch"}}, open: make(map[string]*asking)}
 	if len(args) < 2 || args[0] != Name {
@@ -145,8 +146,8 @@ func newRelay(args []string, getenv func(string) string, out, errs io.Writer) (*
 	return r, err
 }
 
-// say writes a line for whoever looks at the server's run. It's bounded, as the reason for a message
-// may be a server's choice.
+// say writes a line for whoever looks at the server's run. It's bounded, as the reason for a
+// message may be a server's choice.
 func (r *relay) say(format string, args ...any) {
 	r.errMu.Lock()
 	defer r.errMu.Unlock()
@@ -176,7 +177,8 @@ type message struct {
 	about  string // the id that a notifications/cancelled is about
 }
 
-// read reads a message of JSON-RPC as far as this package looks at it. A struct would take "ID", too.
+// read reads a message of JSON-RPC as far as this package looks at it. A struct would take "ID",
+// too.
 func read(line []byte) (m *message, err error) {
 	var all, params map[string]json.RawMessage
 	if err := json.Unmarshal(line, &all); err != nil || all == nil {
