@@ -17,8 +17,10 @@ import (
 
 // battery is one run over the table. Owned by run.
 type battery struct {
-	dir     string // stages, homes and binaries; beneath /var/tmp, which a cell does not show
-	attack  string
+	dir    string // stages, homes and binaries; beneath /var/tmp, which a cell does not show
+	attack string
+	// spender is the attack program with the probes that speak TLS, built on the first call.
+	spender func() (string, error)
 	palyra  string // binary under test
 	sandbox sandbox
 	uid     int // of the unprivileged user
@@ -389,6 +391,10 @@ func setup(c config) (*battery, []*user, error) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return nil, nil, err
 	}
+	b.spender = sync.OnceValues(func() (string, error) {
+		at := filepath.Join(dir, "spender")
+		return at, b.build(at, "", "palyra/conformance/escape/attack", "-tags=spend")
+	})
 	b.inWorld = sync.OnceValues(func() (*world.Lent, error) {
 		at := filepath.Join(dir, "world")
 		if err := os.Mkdir(at, 0o755); err != nil {
@@ -433,7 +439,7 @@ func setup(c config) (*battery, []*user, error) {
 
 // build puts a program into the battery's directory, where every user can execute it: a
 // copy of an existing binary, or of one that it builds.
-func (b *battery) build(to, built, pkg string) error {
+func (b *battery) build(to, built, pkg string, flags ...string) error {
 	if built != "" {
 		program, err := os.ReadFile(built)
 		if err != nil {
@@ -441,7 +447,7 @@ func (b *battery) build(to, built, pkg string) error {
 		}
 		return os.WriteFile(to, program, 0o755)
 	}
-	build := exec.Command("go", "build", "-trimpath", "-o", to, pkg)
+	build := exec.Command("go", append(append([]string{"build", "-trimpath", "-o", to}, flags...), pkg)...)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w\n%s", pkg, err, out)

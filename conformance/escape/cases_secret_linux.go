@@ -55,14 +55,18 @@ func (h *hosts) other() string { return h.s.nonce + "-else.cdn.example" }
 // secretly is a scene whose program has the secret outside, and a placeholder inside. use is the
 // rest of a use behind the reference.
 func (h *hosts) secretly(probe, use string, words ...string) (scene, error) {
+	attack, err := h.s.b.spender()
+	if err != nil {
+		return scene{}, err
+	}
 	h.w.Want(h.s.b.value)
 	h.w.Set(h.own(), world.Addrs(world.Web))
 	h.w.Set(h.other(), world.Addrs(evil))
 	args := append([]string{"host=" + hexed(h.own()), "other=" + hexed(h.other())}, words...)
-	o := options{uses: []string{"TOKEN=vault://global/battery header:authorization " + use}, egress: []string{h.own() + ":443"}}
+	o := options{attack: attack, uses: []string{"TOKEN=vault://global/battery header:authorization " + use}, egress: []string{h.own() + ":443"}}
 	if h.s.inside {
 		args = append(args, "inside=1")
-		if err := h.s.vaulted(); err != nil {
+		if err = h.s.vaulted(); err != nil {
 			return scene{}, err
 		}
 	} else {

@@ -1,3 +1,5 @@
+//go:build spend
+
 package main
 
 import (
@@ -16,7 +18,10 @@ import (
 	"time"
 )
 
-// spendProbes are cases 130 and 131: a program that has a secret, or a placeholder of one, in
+// spendProbes are in a build of its own (-tags spend). TLS brings 32 MiB of variables to a program
+// (crypto/internal/entropy), and those of cases 80 and 101 begin with little memory.
+//
+// They are cases 130 and 131: a program that has a secret, or a placeholder of one, in
 // $TOKEN brings it elsewhere than to the host that it's for, or looks for the secret itself.
 var spendProbes = map[string]probe{
 	"spend":  spend,
