@@ -338,6 +338,8 @@ func evidenceRows(r *rows, ev *evidence.Evidence) {
 		r.add(l.Group, "%s", l.Text)
 	}
 	switch ev.Network.Mode {
+	case evidence.NetworkEgress:
+		r.add("network", "TCP to its hosts, and UDP to the resolver for them; none other (QUIC) left the cell")
 	case evidence.NetworkHost:
 		r.add("network", "THE HOST'S: nothing enforced, nothing counted")
 	case evidence.NetworkPreflight:

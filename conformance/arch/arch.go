@@ -227,4 +227,5 @@ var sleepers = map[string]string{}
 // which cannot be shipped (knobs_test.go).
 var oddTags = map[string]string{
 	"palyra_knobs": "turns one mechanism off, so that tests can say what it stops; nothing that ships has the code",
+	"spend":        "adds probes that speak TLS to the battery's hostile program: conformance/escape/attack",
 }

@@ -172,10 +172,10 @@ type Network struct {
 	// Mode is "fresh" for a network namespace of this call, "pooled" for one made before it, "void"
 	// for the empty one of all calls that may make no socket, "loopback" for one of this call whose
 	// loopback interface is up, "session" for such a one that calls of one session share, "egress" for
-	// such a one in which palyra-egress stands for the hosts that the call may reach, "" for the
-	// host's in which the filter lets the program make no socket (tier B). "host" is the host's with
-	// nothing enforced, and "preflight" the host's after the call's hosts were looked up: all that was
-	// checked.
+	// such a one in which palyra-egress stands for the hosts that the call may reach, over TCP alone,
+	// "" for the host's in which the filter lets the program make no socket (tier B). "host" is the
+	// host's with nothing enforced, and "preflight" the host's after the call's hosts were looked up:
+	// all that was checked.
 	Mode string `json:"mode" show:"%s"`
 	// Sharers is the most calls that were in a session's namespace at once while this one was, itself
 	// included.

@@ -14,7 +14,7 @@ import (
 func probes() map[string]probe {
 	all := make(map[string]probe)
 	for _, m := range []map[string]probe{fileProbes, inheritProbes, processProbes, ipcProbes, netProbes,
-		namespaceProbes, kernelProbes, abiProbes, ttyProbes, bombProbes, limitProbes, gateProbes, hostProbes, markProbes, handProbes, environProbes, screenProbes, operandProbes, memoryProbes, sessionProbes, egressProbes, reachProbes, spendProbes, naiveProbes} {
+		namespaceProbes, kernelProbes, abiProbes, ttyProbes, bombProbes, limitProbes, gateProbes, hostProbes, markProbes, handProbes, environProbes, screenProbes, operandProbes, memoryProbes, sessionProbes, egressProbes, reachProbes, spendProbes(), naiveProbes} {
 		for name := range m {
 			if all[name] != nil {
 				panic("attack: internal error: two probes named " + name)

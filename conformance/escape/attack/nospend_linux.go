@@ -3,4 +3,4 @@
 package main
 
 // spendProbes are in the build with the tag.
-var spendProbes map[string]probe
+func spendProbes() map[string]probe { return nil }

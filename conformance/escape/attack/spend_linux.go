@@ -23,10 +23,12 @@ import (
 //
 // They are cases 130 and 131: a program that has a secret, or a placeholder of one, in
 // $TOKEN brings it elsewhere than to the host that it's for, or looks for the secret itself.
-var spendProbes = map[string]probe{
-	"spend":  spend,
-	"reveal": reveal,
-	"keep":   func(a args) (string, error) { return "", os.WriteFile(kept, []byte(os.Getenv("TOKEN")), 0o600) },
+func spendProbes() map[string]probe {
+	return map[string]probe{
+		"spend":  spend,
+		"reveal": reveal,
+		"keep":   func(a args) (string, error) { return "", os.WriteFile(kept, []byte(os.Getenv("TOKEN")), 0o600) },
+	}
 }
 
 // kept is the file in the workspace in which a call leaves its placeholder for a later one.
