@@ -192,9 +192,12 @@ func (c *core) serveOver(d *daemon, cfg *config.Config) (err error) {
 		hc.MCP = mcp.NewHandler(version)
 	}
 	if cfg.Features.Console && cfg.Listen.HTTP != config.HTTPOff {
-		if hc.Console, err = console.New(console.Config{Door: c.local}); err != nil {
+		if hc.Owners, err = httpapi.OpenOwners(); err != nil { // as under the unit, which has a network of its own
+			d.log.Info("no console: it can't tell whose connections on loopback are", "error", err.Error())
+		} else if hc.Console, err = console.New(console.Config{Door: c.local}); err != nil {
 			return err
 		}
+		d.console.Store(hc.Console != nil)
 	}
 	if c.api, err = httpapi.New(hc); err != nil {
 		return err

@@ -39,6 +39,8 @@ type daemon struct {
 	conf  atomic.Pointer[selfconfine.Controls] // observed after each start and reload
 	level slog.LevelVar
 
+	console atomic.Bool // it's served
+
 	log      *slog.Logger
 	secrets  *scrub.Registry // those that were given out, which no output and no log line holds
 	notify   *sdnotify.Notifier

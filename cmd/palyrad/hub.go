@@ -65,8 +65,7 @@ func (d *daemon) pairingAddress() string {
 
 // consoleURL returns where a browser finds the console, "" for nowhere, or not yet.
 func (d *daemon) consoleURL() string {
-	cfg := d.cfg.Load()
-	if d.sockets == nil || d.sockets.http == nil || d.sockets.healthOnly || !cfg.Features.Console {
+	if !d.console.Load() || d.sockets == nil || d.sockets.http == nil || d.sockets.healthOnly {
 		return ""
 	}
 	u := url.URL{Scheme: "http", Host: d.sockets.address()}

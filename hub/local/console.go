@@ -44,7 +44,7 @@ func (h *Hub) openConsole(_ context.Context, c hub.Caller, _ hub.None) (hub.Cons
 	}
 	at := h.cfg.Console()
 	if at == "" {
-		return hub.ConsoleCode{}, h.refuse(c, "feature_off", "open console", "features.console = true and listen.http in palyrad.toml turn it on",
+		return hub.ConsoleCode{}, h.refuse(c, "feature_off", "open console", "features.console = true and listen.http in palyrad.toml turn it on, where palyrad shares the host's network",
 			hub.Denial{Layer: hub.LayerAccess, Reason: "feature_off", Policies: []string{"feature:" + string(access.Console)}})
 	}
 	now := time.Now()

@@ -92,6 +92,8 @@ type Config struct {
 	MCP behind.Protocol
 	// Console shows pages to browsers. Default: there are none.
 	Console behind.Pages
+	// Owners says whose connections on loopback are. A console needs it.
+	Owners *Owners
 	// HealthOnly serves /livez, /readyz and /metrics, to every client, and nothing else.
 	HealthOnly bool
 	// Memory refuses members while the process holds too much, but not what ends work.
@@ -196,7 +198,6 @@ type Server struct {
 	streams *streams
 	metrics *metrics
 	openapi func() ([]byte, error)
-	owners  *owners // of connections on loopback; nil without a console
 
 	rooms    *rooms
 	bodies   *budget.Pool // bytes of bodies, from before they are read until the answer is written
@@ -226,9 +227,8 @@ func New(cfg Config) (*Server, error) {
 	s.bodies = budget.New(budget.Limits{Name: "bodies", Total: s.lim.Bodies, Each: s.lim.Bodies / 5, Reserve: s.lim.Bodies / 5, Line: 512})
 	s.failures, s.noise = newBuckets(failureRate, failureBurst), newBuckets(noiseRate, noiseBurst)
 	if cfg.Console != nil && !cfg.HealthOnly {
-		var err error
-		if s.owners, err = openOwners(); err != nil {
-			return nil, err
+		if cfg.Owners == nil {
+			return nil, fault.New(fault.Internal, "internal", "make HTTP server", errors.New("a console without Config.Owners"))
 		}
 		s.routes = pages()
 	}

@@ -14,9 +14,10 @@ import (
 	"palyra/internal/fault"
 )
 
-// owners asks the kernel whose TCP connections of this machine are, over one netlink socket, which
-// is opened before the process confines itself (sock_diag(7), NETLINK_SOCK_DIAG).
-type owners struct {
+// Owners asks the kernel whose TCP connections of this machine are, over one netlink socket, which
+// is opened before the process confines itself (sock_diag(7), NETLINK_SOCK_DIAG). It knows those of
+// the network namespace in which it was opened. Make one with OpenOwners.
+type Owners struct {
 	mu  sync.Mutex
 	fd  int    // guarded by mu
 	seq uint32 // of the newest question; guarded by mu
@@ -25,7 +26,9 @@ type owners struct {
 // ownerWait bounds the wait for an answer, which the kernel gives at once.
 const ownerWait = time.Second
 
-func openOwners() (*owners, error) {
+// OpenOwners opens the socket. Where the host or a service's unit doesn't permit that it returns
+// fault.Unsupported "platform_unsupported".
+func OpenOwners() (*Owners, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
 		return nil, fault.New(fault.Unsupported, "platform_unsupported", "open console", fmt.Errorf("socket NETLINK_SOCK_DIAG: %w", err))
@@ -35,7 +38,7 @@ func openOwners() (*owners, error) {
 		unix.Close(fd)
 		return nil, fault.New(fault.Unsupported, "platform_unsupported", "open console", fmt.Errorf("setsockopt SO_RCVTIMEO: %w", err))
 	}
-	return &owners{fd: fd}, nil
+	return &Owners{fd: fd}, nil
 }
 
 // The messages of the kernel's linux/inet_diag.h: a header of netlink, then inet_diag_req_v2 or
@@ -50,7 +53,7 @@ const (
 
 // of returns the user of the process that holds the end at peer of a connection to own. An end that
 // is closed belongs to no user.
-func (o *owners) of(peer, own netip.AddrPort) (uid uint32, err error) {
+func (o *Owners) of(peer, own netip.AddrPort) (uid uint32, err error) {
 	const op = "find the owner of a connection"
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -9,13 +9,14 @@ import (
 	"palyra/internal/fault"
 )
 
-// owners is for Linux.
-type owners struct{}
+// Owners is for Linux.
+type Owners struct{}
 
-func openOwners() (*owners, error) {
+// OpenOwners is for Linux.
+func OpenOwners() (*Owners, error) {
 	return nil, fault.New(fault.Unsupported, "platform_unsupported", "open console", errors.New("this platform tells no owner of a connection"))
 }
 
-func (*owners) of(_, _ netip.AddrPort) (uint32, error) {
+func (*Owners) of(_, _ netip.AddrPort) (uint32, error) {
 	return 0, fault.New(fault.Unsupported, "platform_unsupported", "find the owner of a connection", nil)
 }

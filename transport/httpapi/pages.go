@@ -105,7 +105,7 @@ func (s *Server) authenticatePage(x *exchange, p *peer) error {
 	if a, ok := x.r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok {
 		own = a.AddrPort()
 	}
-	uid, err := s.owners.of(peer, own)
+	uid, err := s.cfg.Owners.of(peer, own)
 	if err = errors.Join(perr, err); err != nil || x.caller.User != "uid:"+strconv.FormatUint(uint64(uid), 10) {
 		if _, ok := s.noise.take("cookie"); ok {
 			s.log.Warn("a browser's token came from another user's process", "caller", x.caller.User, "uid", uid, "error", err)

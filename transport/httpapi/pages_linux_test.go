@@ -24,7 +24,11 @@ func lobby(t *testing.T) (*rig, *local.Hub) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r = newRig(t, func(c *Config) { c.Hub, c.Check, c.Console = h, h.MayFollow, pages })
+	owners, err := OpenOwners()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r = newRig(t, func(c *Config) { c.Hub, c.Check, c.Console, c.Owners = h, h.MayFollow, pages, owners })
 	r.web.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return r, h
 }
@@ -162,7 +166,7 @@ func TestConsolePages(t *testing.T) {
 // TestOwners: the kernel names the user of each end of a connection of this machine, and none of an
 // end that is closed, which has uid 0 there.
 func TestOwners(t *testing.T) {
-	o, err := openOwners()
+	o, err := OpenOwners()
 	if err != nil {
 		t.Fatal(err)
 	}
