@@ -51,7 +51,7 @@ function conclude(bundle, answers) {
         if (permitted !== byName.allow) throw new Unusable(`question ${i}: interpreter_permitted is not what was answered`);
         call = { ...answers[i], byName: answers[i].allow && byName.allow ? byName.policies : [] };
         const { network } = bundle.request.context;
-        if (call.allow && ['host', 'preflight'].includes(network) && !call.policies.some((id) => names(bundle.policies[id], network))) {
+        if (call.allow && ['tool.execute', 'skill.execute'].includes(q.action.id) && ['host', 'preflight'].includes(network) && !call.policies.some((id) => names(bundle.policies[id], network))) {
           return { allow: false, policies: [], errors: [], byName: [] }; // no permit names the host's network
         }
         if (!call.allow) return call;
