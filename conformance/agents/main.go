@@ -13,7 +13,7 @@
 // calls their tools at /mcp/NAME and beside palyrad's own. The third is the one that these tests
 // are made for: all of them look at it there. Claude Code and Codex also play with their own shell,
 // which palyra hook confines, and Claude Code with palyra-sh as its shell's prefix. Before that
-// palyra run starts both in cells, in a world of the test's own (inside.go).
+// palyra run starts both in cells, in a world of the test's own (inside_linux.go).
 //
 // It asks npm for the agents (1 GB) only if this folder has none yet. They exist for Linux
 // on amd64. Exit status 0 if everything is as it must be, 1 if not, 2 if it couldn't look.
@@ -33,7 +33,6 @@ import (
 	"syscall"
 	"time"
 
-	"palyra/conformance/world"
 	"palyra/hub"
 	"palyra/transport/client"
 )
@@ -45,7 +44,7 @@ func main() {
 	bin := flag.String("bin", "bin", "directory with the binaries")
 	here := flag.String("npm", "conformance/agents", "directory with package.json and, when npm was asked, the agents")
 	resume := flag.String("inside", "", "go on in the network namespace, with this directory for what comes up")
-	if world.Lending() {
+	if lending() {
 		return
 	}
 	flag.Parse()

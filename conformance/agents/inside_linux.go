@@ -51,6 +51,9 @@ type stay struct {
 	uid       int
 }
 
+// lending reports whether this process was one that lends the world, and is over.
+func lending() bool { return world.Lending() }
+
 // inside runs them as this user, and as root as another user, too.
 func inside(ctx context.Context, bin, here string) error {
 	dir, err := os.MkdirTemp("", "pa-")
