@@ -262,7 +262,7 @@ var attributes = [...]attribute{
 	{path: "stdin", in: inCall, from: "stdin", doc: "{}", of: vocabStdin, absent: "none", text: func(g *given) string { return g.Stdin }},
 	{path: "tty", in: inCall, from: "tty", doc: "the program has a terminal of its own, on which stdin is typed; no terminal of the host",
 		truth: func(g *given) bool { return g.TTY }},
-	{path: "network", in: inCall, from: "network", doc: `{}; "egress" leads to egress_hosts, "host" and "preflight" are the host's network and lead wherever that does, and take a permit that names "network.host" or "network.preflight"; the others lead nowhere; in "egress" and in "loopback" the program may listen and connect to itself, and in "session" to running calls of its session, too`, of: vocabNetwork, absent: NetworkFresh,
+	{path: "network", in: inCall, from: "network", doc: `{}; "egress" leads to egress_hosts, "host" and "preflight" are the host's network and lead wherever that does, and take a permit whose condition has the word, as in context.network == "host"; the others lead nowhere; in "egress" and in "loopback" the program may listen and connect to itself, and in "session" to running calls of its session, too`, of: vocabNetwork, absent: NetworkFresh,
 		text: func(g *given) string { return g.Network }},
 	{path: "background", in: inCall, from: "background", doc: "no caller waits for the program, which may run until its session ends",
 		truth: func(g *given) bool { return g.Background }},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/url"
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
@@ -25,7 +26,10 @@ func (a *app) consoleOpen(ctx context.Context, inv *command.Invocation) (*result
 	if err != nil {
 		return nil, err
 	}
-	if inv.Has("json") || inv.Has("print") || a.getenv("DISPLAY") == "" && a.getenv("WAYLAND_DISPLAY") == "" {
+	// An address that other machines reach isn't put into arguments, which all users may read: at the
+	// door only this machine's connections have a user.
+	u, err := url.Parse(c.URL)
+	if err != nil || u.Hostname() != "localhost" || inv.Has("json") || inv.Has("print") || a.getenv("DISPLAY") == "" && a.getenv("WAYLAND_DISPLAY") == "" {
 		return text(front.Document{"console": c}, "%s\n", c.URL), nil
 	}
 	if _, err := fmt.Fprintln(a.stdout, c.URL); err != nil {

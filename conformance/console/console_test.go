@@ -301,6 +301,12 @@ func TestStrangers(t *testing.T) {
 	h := newHouse(t)
 	address := h.palyra("console", "open", "--print")
 	first, second := browser(t), browser(t)
+	if os.Geteuid() == 0 { // the address is in a browser's arguments, which every user may read
+		out, err := exec.Command("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "curl", "-s", "-o", os.DevNull, "-w", "%{http_code}", address).CombinedOutput()
+		if err != nil || string(out) != "401" {
+			t.Errorf("another user with the code: %s, %v", out, err)
+		}
+	}
 	do(t, first, goTo(address), shown("button.yes"))
 	do(t, second, goTo(address), shown("main"))
 	text := mainText(t, second)
@@ -342,6 +348,11 @@ func TestStrangers(t *testing.T) {
 		out, err := exec.Command("setpriv", "--reuid", uid, "--regid", uid, "--clear-groups", "curl", "-s", "-o", os.DevNull, "-w", "%{http_code}", "-H", "Cookie: "+cookie, h.url+"/console/questions").CombinedOutput()
 		if err != nil || string(out) != want {
 			t.Errorf("uid %s with the stolen cookie: %s, %v; want %s", uid, out, err, want)
+		}
+		_, token, _ := strings.Cut(cookie, "=")
+		out, err = exec.Command("setpriv", "--reuid", uid, "--regid", uid, "--clear-groups", "curl", "-s", "-o", os.DevNull, "-w", "%{http_code}", "-H", "Authorization: Bearer "+token, h.url+"/api/v1/status").CombinedOutput()
+		if err != nil || string(out) != "401" {
+			t.Errorf("uid %s with the stolen cookie's token at the API: %s, %v", uid, out, err)
 		}
 	}
 }

@@ -40,6 +40,14 @@ func (h *Hub) adminOperations() []hub.Entry {
 
 // createToken: a token is for the caller and no other principal.
 func (h *Hub) createToken(ctx context.Context, c hub.Caller, n hub.NewToken) (hub.TokenSecret, error) {
+	if n.Name == hub.ConsoleToken {
+		return hub.TokenSecret{}, fault.New(fault.Usage, "invalid_input", "create token", fmt.Errorf("%q is the name of browsers' tokens", n.Name)).
+			WithHint("choose another name; palyra console open lets a browser in")
+	}
+	return h.mint(ctx, c, n)
+}
+
+func (h *Hub) mint(ctx context.Context, c hub.Caller, n hub.NewToken) (hub.TokenSecret, error) {
 	if n.Principal != "" && n.Principal != c.User {
 		return hub.TokenSecret{}, h.byRegistry(c, "create token", fault.New(fault.Denied, "permission_denied", "mint token", errors.New("the token would be another's")).
 			WithHint("a token is for whoever mints it: let that principal do it"))

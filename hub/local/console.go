@@ -66,11 +66,12 @@ func (h *Hub) openConsole(_ context.Context, c hub.Caller, _ hub.None) (hub.Cons
 }
 
 // findLocked returns the door of a code, if the browser with nonce was the first with it.
-func (d *doors) findLocked(code, nonce string) (*door, [32]byte, error) {
+func (d *doors) findLocked(code, nonce, user string) (*door, [32]byte, error) {
 	sum, browser := sha256.Sum256([]byte(code)), sha256.Sum256([]byte(nonce))
 	o := d.codes[sum]
 	switch {
 	case o == nil || time.Now().After(o.until) || nonce == "":
+	case user != "" && user != o.caller.User: // who has seen the address, as in a list of processes
 	case o.browser == nil:
 		o.browser = browser[:]
 		return o, sum, nil
@@ -82,18 +83,18 @@ func (d *doors) findLocked(code, nonce string) (*door, [32]byte, error) {
 }
 
 // Knock implements hub.Door.
-func (h *Hub) Knock(code, nonce string) error {
+func (h *Hub) Knock(code, nonce, user string) error {
 	h.doors.mu.Lock()
 	defer h.doors.mu.Unlock()
-	_, _, err := h.doors.findLocked(code, nonce)
+	_, _, err := h.doors.findLocked(code, nonce, user)
 	return err
 }
 
 // Enter implements hub.Door. The token has no rights beyond its owner's at the socket, so an
 // emergency stop doesn't refuse it: whoever looks into one may need the console.
-func (h *Hub) Enter(ctx context.Context, code, nonce string) (hub.TokenSecret, error) {
+func (h *Hub) Enter(ctx context.Context, code, nonce, user string) (hub.TokenSecret, error) {
 	h.doors.mu.Lock()
-	o, sum, err := h.doors.findLocked(code, nonce)
+	o, sum, err := h.doors.findLocked(code, nonce, user)
 	if err == nil {
 		delete(h.doors.codes, sum)
 	}
@@ -105,7 +106,7 @@ func (h *Hub) Enter(ctx context.Context, code, nonce string) (hub.TokenSecret, e
 		return hub.TokenSecret{}, err
 	}
 	scopes := scopesOf(h.access.Permissions(holder(o.caller)))
-	return h.createToken(ctx, o.caller, hub.NewToken{Name: hub.ConsoleToken, Scopes: scopes, TTL: min(sessionTime, h.longestToken())})
+	return h.mint(ctx, o.caller, hub.NewToken{Name: hub.ConsoleToken, Scopes: scopes, TTL: min(sessionTime, h.longestToken())})
 }
 
 func (h *Hub) longestToken() time.Duration {

@@ -332,6 +332,11 @@ func (h *Hub) Authenticate(_ context.Context, c hub.Credential) (hub.Caller, err
 			}
 			return hub.Caller{}, unauthenticated()
 		}
+		// A browser gives its cookie to each port of the host: what is in it is good for nothing but
+		// the console, which looks at whose connection it is.
+		if t, ok := h.access.TokenOf(holder.Token); !ok || (t.Name == hub.ConsoleToken) != (c.Surface == hub.SurfaceConsole) {
+			return hub.Caller{}, unauthenticated()
+		}
 		out.User, out.Token, out.Scopes = holder.Principal, holder.Token, scopesOf(h.access.Permissions(holder))
 		if c.Surface == surfaceUnix {
 			out.Surface = surfaceToken

@@ -43,7 +43,10 @@ type Visitor struct {
 	// browser's token.
 	Form   url.Values
 	Cookie string
-	Body   []byte // one JSON document; nil: none
+	// User is the user of this machine whose connection a page's request came by, as the kernel says;
+	// "" if it came from another machine.
+	User string
+	Body []byte // one JSON document; nil: none
 	// Workspace is that of calls which name none. "": none.
 	Workspace string
 	// Server is the MCP server whose tools the caller wants. "": palyrad's own.

@@ -229,7 +229,7 @@ func (c *Console) door(w http.ResponseWriter, r *http.Request, v *behind.Visitor
 	if nonce == "" {
 		nonce = rand.Text()
 	}
-	if err := c.cfg.Door.Knock(code, nonce); err != nil {
+	if err := c.cfg.Door.Knock(code, nonce, v.User); err != nil {
 		return err
 	}
 	http.SetCookie(w, cookie(v.Cookie+"-enter", nonce, time.Minute))
@@ -244,7 +244,7 @@ func nonceOf(r *http.Request, v *behind.Visitor) string {
 }
 
 func (c *Console) enter(w http.ResponseWriter, r *http.Request, v *behind.Visitor) error {
-	t, err := c.cfg.Door.Enter(r.Context(), v.Form.Get("code"), nonceOf(r, v))
+	t, err := c.cfg.Door.Enter(r.Context(), v.Form.Get("code"), nonceOf(r, v), v.User)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"mime"
 	"net"
 	"net/http"
@@ -60,16 +61,35 @@ func (x *exchange) readPage() error {
 	return nil
 }
 
-func (x *exchange) visitor() *behind.Visitor {
-	return &behind.Visitor{Caller: x.caller, Form: x.form, Cookie: cookieName(x.r), Hub: inner{x.s, x.caller, x.rt.ID}}
+// userOf returns the user of this machine whose connection a request came by, "" for one from
+// another machine.
+func (s *Server) userOf(r *http.Request, p *peer) (string, error) {
+	if p.unix {
+		return p.key, p.err
+	}
+	peer, err := netip.ParseAddrPort(r.RemoteAddr)
+	own, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	if err != nil || !ok {
+		return "", fault.New(fault.Internal, "internal", "find the owner of a connection", errors.New("it has no addresses"))
+	}
+	uid, err := s.cfg.Owners.of(peer, own.AddrPort())
+	if errors.Is(err, fs.ErrNotExist) && !p.loopback {
+		return "", nil
+	}
+	return "uid:" + strconv.FormatUint(uint64(uid), 10), err
 }
 
 func servePage(x *exchange) error {
 	x.deadline()
-	if x.rt.Permission == hub.Public {
-		return x.s.cfg.Console.Open(x.w, x.r, x.visitor())
+	v := &behind.Visitor{Caller: x.caller, Form: x.form, Cookie: cookieName(x.r), Hub: inner{x.s, x.caller, x.rt.ID}}
+	if x.rt.Permission != hub.Public {
+		return x.s.cfg.Console.Page(x.w, x.r, v)
 	}
-	return x.s.cfg.Console.Page(x.w, x.r, x.visitor())
+	var err error
+	if v.User, err = x.s.userOf(x.r, peerOf(x.r)); err != nil {
+		return err
+	}
+	return x.s.cfg.Console.Open(x.w, x.r, v)
 }
 
 // cookieName returns the name of the cookie with a browser's token. Cookies don't tell ports apart,
@@ -84,8 +104,8 @@ func cookieName(r *http.Request) string {
 }
 
 // authenticatePage authenticates a browser by the token in its cookie. A browser sends it to other
-// ports of localhost as well, where another user of this machine may listen. So on loopback the
-// kernel must say that the connection is the token's own user's.
+// ports of localhost as well, where another user of this machine may listen. So where the
+// connection is this machine's, the kernel must say that it's the token's own user's.
 func (s *Server) authenticatePage(x *exchange, p *peer) error {
 	cs := x.r.CookiesNamed(cookieName(x.r))
 	if p.unix && len(cs) == 0 {
@@ -97,18 +117,10 @@ func (s *Server) authenticatePage(x *exchange, p *peer) error {
 	if err := s.authenticateToken(x, p, hub.SurfaceConsole, cs[0].Value); err != nil {
 		return err
 	}
-	if !p.loopback {
-		return nil
-	}
-	peer, perr := netip.ParseAddrPort(x.r.RemoteAddr)
-	var own netip.AddrPort
-	if a, ok := x.r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok {
-		own = a.AddrPort()
-	}
-	uid, err := s.cfg.Owners.of(peer, own)
-	if err = errors.Join(perr, err); err != nil || x.caller.User != "uid:"+strconv.FormatUint(uint64(uid), 10) {
+	user, err := s.userOf(x.r, p)
+	if err != nil || user != "" && user != x.caller.User {
 		if _, ok := s.noise.take("cookie"); ok {
-			s.log.Warn("a browser's token came from another user's process", "caller", x.caller.User, "uid", uid, "error", err)
+			s.log.Warn("a browser's token came from another user's process", "caller", x.caller.User, "user", user, "error", err)
 		}
 		x.known, x.caller = false, hub.Caller{}
 		return s.unknown(x, "Bearer", fault.New(fault.Denied, "unauthenticated", "authenticate", errors.New("the token isn't this user's")).WithHint("palyra console open"))
