@@ -418,8 +418,8 @@ func (s *stay) apply(ctx context.Context, dir, policy, said string) error {
 var digits = regexp.MustCompile(`Type (\d{4}) to`)
 
 // typed runs an agent on a terminal, by the built-in policies: a person reads the card, says yes,
-// sees what the agent does, and ends it. What to do is an argument, since agents take keys that
-// come as fast as a test's for a paste.
+// sees what the agent does, and ends it. The task is an argument, since agents take keys that come
+// as fast as a test's for a paste.
 func (s *stay) typed(ctx context.Context, a insider) error {
 	dir, err := s.project("typed-" + a.name)
 	if err != nil {

@@ -169,8 +169,8 @@ func (p place) inspector(args ...string) *exec.Cmd {
 	return p.command(filepath.Join(p.here, "node_modules", ".bin", "mcp-inspector"), []string{"MCP_INSPECTOR_SECRET_STORE=memory"}, append([]string{"--cli"}, args...)...)
 }
 
-// relay makes palyrad's socket a port of the namespace, and returns the address of /mcp. Who asks
-// is then the user of this process.
+// relay makes palyrad's socket a port of the namespace, and returns the address of /mcp. palyrad
+// takes the user of this process for the caller.
 func relay(ctx context.Context, socket string) (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -76,7 +76,7 @@ func (h *hosts) secretly(probe, use string, words ...string) (scene, error) {
 }
 
 // strayed is the canary of the secret: it came out, or the world got it where it doesn't belong.
-// The request that the use names is none such.
+// The request that the use names doesn't count.
 func (h *hosts) strayed(belongs func(q world.Request) bool) func(*outcome) (bool, string) {
 	value := h.s.b.value
 	forms := []string{value, base64.StdEncoding.EncodeToString([]byte(value)), hex.EncodeToString([]byte(value))}

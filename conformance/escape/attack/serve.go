@@ -12,8 +12,8 @@ import (
 // words name and answers with what it printed. It's what the battery has behind palyrad's gateway.
 const serveWord = "serve"
 
-// serve answers until its input ends. What a probe prints goes to standard error as well, from
-// where it's known of one that doesn't come to its end.
+// serve answers until its input ends. A probe's output goes to standard error as well, so that it's
+// known of a probe that doesn't come to its end.
 func serve() error {
 	protocol := os.Stdout
 	in := bufio.NewScanner(os.Stdin)

@@ -57,7 +57,7 @@ func (s *socket) Read(b []byte) (int, error) {
 // Write passes on what the program says.
 func (s *socket) Write(b []byte) (int, error) {
 	if !s.l.begin() {
-		return 0, net.ErrClosed // the call may have ended: nobody hears of a leak
+		return 0, net.ErrClosed // the call may have ended, and no leak would be recorded
 	}
 	defer s.l.work.Done()
 	if name := s.stream.Next(b); name != "" {

@@ -14,8 +14,8 @@
 // where the server is (the same scheme, host and port, and the same method), keeps no cookie and
 // knows no proxy. A message that a server may have got is never sent again, but for one case: 404
 // in a session says that it's over (§ Session Management), so the message wasn't taken. Then a new
-// session begins with the first one's initialize, and the message is sent in that. What net/http
-// sends again by itself never left.
+// session begins with the first one's initialize, and the message is sent in that. A
+// request that net/http itself repeats never left.
 //
 // An answer that got lost (the stream ends and can't be resumed) ends the program: whether the
 // server acted isn't known, and the gateway says so of all calls that wait. An HTTP error, or a
@@ -428,7 +428,7 @@ func (r *relay) learn(data []byte) {
 	}
 }
 
-// write writes data as one line. What is no JSON stays none.
+// write writes data as one line, and leaves text that isn't JSON as it is.
 func (r *relay) write(data []byte) error {
 	line := make([]byte, len(data), len(data)+1)
 	for i, c := range data {
