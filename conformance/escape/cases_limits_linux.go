@@ -40,9 +40,9 @@ func bombCases() []attackCase {
 				return scene{probe: "memory", args: []string{"how=" + how, "mib=1024"}, opt: options{memory: "256M", watch: true, timeout: 20 * time.Second}, canary: memoryOver(512 * mib)}, nil
 			}})
 	}
-	out = append(out, attackCase{number: 80, variant: "tree", name: "mem-bomb", attack: "… in 8 children, each below the limit",
+	out = append(out, attackCase{number: 80, variant: "tree", name: "mem-bomb", attack: "touch 2 GiB … in 16 children, each below the limit",
 		stopped: both("ENOMEM", "SIGKILL", "LIMIT"), stage: func(s *stage) (scene, error) {
-			return scene{probe: "memory", args: []string{"how=tree", "mib=1024", "children=8"}, opt: options{memory: "256M", watch: true, timeout: 20 * time.Second}, canary: memoryOver(640 * mib)}, nil
+			return scene{probe: "memory", args: []string{"how=tree", "mib=2048", "children=16"}, opt: options{memory: "256M", watch: true, timeout: 20 * time.Second}, canary: memoryOver(1280 * mib)}, nil
 		}})
 	for _, d := range []struct{ variant, dir string }{{"cwd", "."}, {"tmp", "/tmp"}, {"shm", "/dev/shm"}} {
 		// Tier B of an unprivileged user has no quota: its directory is sampled.
