@@ -43,6 +43,9 @@ func guest() {
 		err = mounts()
 	}
 	if err == nil {
+		err = network()
+	}
+	if err == nil {
 		say(booted, "", "")
 		err = processors()
 	}
@@ -105,6 +108,36 @@ func mounts() error {
 		}
 	}
 	return errors.Join(os.Setenv("PATH", "/usr/bin"), os.Chmod("/tmp", 0o1777), os.Chmod("/dev/shm", 0o1777), os.Chmod("/run", 0o755))
+}
+
+// network switches on lo and an interface of the module dummy, which drops what it's given. A call
+// in the host's network is refused where only lo is up.
+func network() error {
+	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("switch on the network: %w", err)
+	}
+	defer unix.Close(s)
+	for _, name := range []string{"lo", "dummy0"} {
+		r, err := unix.NewIfreq(name)
+		if err != nil {
+			return err
+		}
+		r.SetUint16(unix.IFF_UP)
+		if err := unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, r); err != nil {
+			return fmt.Errorf("switch on %s: %w", name, err)
+		}
+		if name == "lo" {
+			continue // it has its address
+		}
+		if err := r.SetInet4Addr([]byte{192, 0, 2, 1}); err != nil { // RFC 5737
+			return err
+		}
+		if err := unix.IoctlIfreq(s, unix.SIOCSIFADDR, r); err != nil {
+			return fmt.Errorf("give %s an address: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // processors starts those that wait for it (maxcpus=1).
