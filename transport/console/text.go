@@ -78,6 +78,7 @@ func funcs(assets map[string]string) template.FuncMap {
 		},
 		"argv": argv,
 		"card": rows,
+		"nav":  func() []place { return places },
 	}
 }
 
