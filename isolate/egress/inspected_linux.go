@@ -146,8 +146,8 @@ func (s *session) inspected(program *net.TCPConn, host string, port uint16, addr
 		}
 		program.SetDeadline(time.Time{}) // the proxy's
 	}
-	h := &hostConns{s: s, addrs: addrs, port: port}
-	seen := s.Serve(s.ctx, m, inspect.Target{Host: host, Port: port, Dial: h.dial, Room: s.room})
+	h := &hostConns{s: s, addrs: addrs, port: port, flush: m.flush}
+	seen := s.Serve(s.ctx, m, inspect.Target{Host: host, Port: port, Dial: h.dial, Room: s.room, Passing: m.pass})
 	c.ServerName, c.TLS, c.Key = seen.ServerName, seen.TLS, seen.Key
 	c.Sent, c.Received = m.sent.n.Load(), m.received.n.Load()
 	c.Address, c.Outcome = h.outcome(seen.Closed)
@@ -176,6 +176,7 @@ type hostConns struct {
 	s     *session
 	addrs []netip.Addr
 	port  uint16
+	flush func() // before a connection waits for the host
 
 	mu      sync.Mutex
 	open    int
@@ -231,10 +232,12 @@ type hostConn struct {
 	h            *hostConns
 	file, memory *budget.Hold // nil for the first
 	once         sync.Once
+	ahead
 }
 
 func (c *hostConn) Close() error {
 	err := c.TCPConn.Close()
+	c.ahead.close()
 	c.h.mu.Lock()
 	defer c.h.mu.Unlock()
 	c.leaveLocked()
@@ -260,12 +263,15 @@ type metered struct {
 	outcome string // why it was cut off
 	active  time.Time
 	idle    *time.Timer
+
+	gathered
 }
 
 func newMetered(s *session, program *net.TCPConn) *metered {
 	m := &metered{Conn: program, tcp: program, active: time.Now()}
 	m.sent.left, m.sent.total = &s.sentLeft, &s.sent
 	m.received.left, m.received.total = &s.receivedLeft, &s.received
+	m.gathered.s = s
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.idle = time.AfterFunc(s.limits.Idle, func() { m.look(s.limits.Idle) })
@@ -286,6 +292,7 @@ func (m *metered) look(most time.Duration) {
 }
 
 func (m *metered) stop() {
+	m.gathered.stop()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.idle.Stop()
@@ -339,7 +346,8 @@ func (m *metered) Read(b []byte) (int, error) {
 	return n, err
 }
 
-func (m *metered) Write(b []byte) (int, error) {
+// send writes b to the program.
+func (m *metered) send(b []byte) (int, error) {
 	may := m.received.take(len(b))
 	n, err := m.tcp.Write(b[:may])
 	m.received.pay(may, n)

@@ -184,6 +184,10 @@ type Target struct {
 	Dial func(ctx context.Context) (net.Conn, error)
 	// Room waits for n bytes of memory, which what it returns gives back. Cost isn't asked for here.
 	Room func(ctx context.Context, n int64) (release func(), err error)
+	// Passing, unless it's nil, is told that the body of an answer begins and ends to pass over
+	// HTTP/1.1 on both sides. Until then one goroutine reads the host's connection and writes the
+	// program's, which may therefore gather what is written until the host's would wait.
+	Passing func(bool)
 }
 
 // Seen is what a connection showed.

@@ -272,7 +272,7 @@ func (l *link) answer(res *http.Response) error {
 	if !l.hold(x, res.Header, res.Trailer) {
 		return errHeads
 	}
-	tail := &trailing{res.Body, x, res}
+	tail := &trailing{ReadCloser: res.Body, x: x, res: res}
 	res.Body = tail
 	v := l.g.values
 	if v == nil || !x.hasUse {
@@ -297,15 +297,32 @@ func (l *link) answer(res *http.Response) error {
 // trailing is a body, which may be empty, behind which trailers come.
 type trailing struct {
 	io.ReadCloser
-	x   *exchange
-	res *http.Response
+	x       *exchange
+	res     *http.Response
+	passing bool
+}
+
+// pass tells the target that the body begins or ends to pass.
+func (t *trailing) pass(on bool) {
+	if l := t.x.l; l.to.Passing != nil && !l.h2 && t.passing != on {
+		t.passing = on
+		l.to.Passing(on)
+	}
+}
+
+// Close ends the body. It may come before its end.
+func (t *trailing) Close() error {
+	t.pass(false)
+	return t.ReadCloser.Close()
 }
 
 func (t *trailing) Read(b []byte) (int, error) {
+	t.pass(true)
 	n, err := t.ReadCloser.Read(b)
 	if err == nil {
 		return n, nil
 	}
+	t.pass(false)
 	if t.x.hasUse {
 		t.x.l.g.values.cleanHeader(t.res.Trailer)
 	}

@@ -73,6 +73,7 @@ type link struct {
 	to  Target
 	ctx context.Context
 
+	h2        bool // the program speaks HTTP/2; set before prepare
 	transport *http.Transport
 	upgrades  *http.Transport // of requests that may become WebSockets, which HTTP/2 doesn't have
 	proxy     *httputil.ReverseProxy
@@ -116,6 +117,7 @@ func (g *Guard) Serve(ctx context.Context, program net.Conn, to Target) Seen {
 		l.refuseGreeting(program, err)
 		return l.end()
 	}
+	l.h2 = conn.ConnectionState().NegotiatedProtocol == "h2"
 	l.prepare()
 	l.serve(conn, config)
 	return l.end()
@@ -296,12 +298,16 @@ func (l *link) end() Seen {
 	return l.seen
 }
 
-// prepare makes what leads to the host.
+// prepare makes what leads to the host. It's asked for HTTP/2 by programs that speak it: one that
+// has a request at a time gains nothing, and windows and frames that wait for goroutines make a
+// long answer take half as long again.
 func (l *link) prepare() {
+	protocols := []string{"http/1.1"}
+	if l.h2 {
+		protocols = []string{"h2", "http/1.1"}
+	}
 	l.transport = &http.Transport{
-		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return l.dial(ctx, "h2", "http/1.1")
-		},
+		DialTLSContext:    func(ctx context.Context, _, _ string) (net.Conn, error) { return l.dial(ctx, protocols...) },
 		ForceAttemptHTTP2: true, DisableCompression: true, MaxConnsPerHost: maxHosts, MaxIdleConnsPerHost: 2, IdleConnTimeout: l.g.cfg.Idle,
 		MaxResponseHeaderBytes: maxHead, ExpectContinueTimeout: continueTime,
 		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerConnection: perConn, MaxReceiveBufferPerStream: perStream},
