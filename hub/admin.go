@@ -105,6 +105,15 @@ type PolicyInfo struct {
 	Policies []Policy `json:"policies"`
 }
 
+// KeptPolicySet is a set that decided, or the one that does. A list of them leaves out Files.
+type KeptPolicySet struct {
+	Digest  string     `json:"digest"`
+	InForce bool       `json:"in_force"`
+	Since   *time.Time `json:"since,omitempty"` // when it was last put in force; null if that isn't kept
+	// Files are the texts of its policies and lists of hosts by name, without its tests.
+	Files map[string]string `json:"files,omitempty"`
+}
+
 // PolicySet is a candidate: the files of a policy directory, by name.
 type PolicySet struct {
 	Files map[string]string `json:"files"`

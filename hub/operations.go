@@ -127,6 +127,10 @@ var (
 var (
 	GetPolicy = define[None, PolicyInfo]("policy.getPolicy", "GET /policy", "policy.read",
 		"List the policies in force")
+	ListPolicySets = define[None, Page[KeptPolicySet]]("policy.listPolicySets", "GET /policy/sets", "policy.read",
+		"List the policy sets that are kept, newest first")
+	GetPolicySet = define[string, KeptPolicySet]("policy.getPolicySet", "GET /policy/sets/{digest}", "policy.read",
+		"Get a policy set with its texts")
 	ExplainPolicy = define[NewCall, Explanation]("policy.explainPolicy", "POST /policy/explain", "policy.read",
 		"Decide a call and stop there", Operation{Effect: Keeps})
 	TestPolicy = define[PolicyTestRequest, PolicyReport]("policy.testPolicy", "POST /policy/test", "policy.read",
@@ -249,7 +253,7 @@ func Operations() []*Operation {
 		ListLayers.Operation, GetLayer.Operation, GetPatch.Operation, DiscardLayer.Operation,
 		ListServers.Operation, AddServer.Operation, GetServer.Operation, InspectServer.Operation, AcceptServer.Operation, RemoveServer.Operation, ListServerTools.Operation,
 		ListApprovals.Operation, GetApproval.Operation, ResolveApproval.Operation, PreviewApproval.Operation, ListGrants.Operation, RevokeGrant.Operation,
-		GetPolicy.Operation, ExplainPolicy.Operation, TestPolicy.Operation, GetDecision.Operation, ExportDecision.Operation, DiffPolicy.Operation, Reload.Operation,
+		GetPolicy.Operation, ListPolicySets.Operation, GetPolicySet.Operation, ExplainPolicy.Operation, TestPolicy.Operation, GetDecision.Operation, ExportDecision.Operation, DiffPolicy.Operation, Reload.Operation,
 		GetReceipt.Operation, GetJournal.Operation, ListJournalEntries.Operation, ProveJournalEntry.Operation, ProveJournalConsistency.Operation, GetCheckpoint.Operation, GetTile.Operation,
 		WatchJournal.Operation, CosignJournal.Operation, ListKeys.Operation, RotateKey.Operation,
 		CreateToken.Operation, ListTokens.Operation, OpenConsole.Operation, RevokeToken.Operation, RotateToken.Operation, ListMembers.Operation, PutMember.Operation, RemoveMember.Operation,

@@ -2,6 +2,7 @@ package local
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"palyra/authz/policy"
+	"palyra/hub"
 	"palyra/internal/canon"
 	"palyra/internal/durable"
 	"palyra/internal/fault"
@@ -90,9 +92,25 @@ func hasPrefix(path, prefix string) bool {
 
 // pruneSets removes the oldest sets beyond the bounds. The newest stays.
 func pruneSets(dir string, sets int, size int64) error {
+	kept, err := keptSets(dir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for n, i := range kept {
+		size -= i.Size()
+		if n > 0 && (n >= sets || size < 0) {
+			errs = append(errs, os.Remove(filepath.Join(dir, i.Name())))
+		}
+	}
+	return durable.Fault("remove old policy sets", errors.Join(errs...))
+}
+
+// keptSets returns the files of kept sets, newest first.
+func keptSets(dir string) ([]fs.FileInfo, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return durable.Fault("list policy sets", err)
+		return nil, durable.Fault("list policy sets", err)
 	}
 	var kept []fs.FileInfo
 	for _, e := range entries {
@@ -103,14 +121,48 @@ func pruneSets(dir string, sets int, size int64) error {
 	slices.SortFunc(kept, func(a, b fs.FileInfo) int {
 		return cmp.Or(b.ModTime().Compare(a.ModTime()), strings.Compare(a.Name(), b.Name()))
 	})
-	var errs []error
-	for n, i := range kept {
-		size -= i.Size()
-		if n > 0 && (n >= sets || size < 0) {
-			errs = append(errs, os.Remove(filepath.Join(dir, i.Name())))
+	return kept, nil
+}
+
+// listPolicySets lists the kept sets, and the one in force first even where it couldn't be kept.
+func (h *Hub) listPolicySets(context.Context, hub.Caller, hub.None) (none hub.Page[hub.KeptPolicySet], err error) {
+	now := h.k.PolicySet().Digest().String()
+	out := []hub.KeptPolicySet{{Digest: now, InForce: true}}
+	kept, err := keptSets(filepath.Dir(h.setFile(canon.Digest{})))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return none, err
+	}
+	for _, i := range kept {
+		since, digest := i.ModTime().UTC(), "sha256:"+strings.TrimSuffix(i.Name(), ".json")
+		if digest == now {
+			out[0].Since = &since
+		} else if _, err := canon.ParseDigest(digest); err == nil {
+			out = append(out, hub.KeptPolicySet{Digest: digest, Since: &since})
 		}
 	}
-	return durable.Fault("remove old policy sets", errors.Join(errs...))
+	return hub.Page[hub.KeptPolicySet]{Items: out}, nil
+}
+
+func (h *Hub) getPolicySet(ctx context.Context, c hub.Caller, digest string) (none hub.KeptPolicySet, err error) {
+	d, err := canon.ParseDigest(digest)
+	if err != nil {
+		return none, fault.New(fault.Usage, "invalid_input", "get policy set", err)
+	}
+	_, done, err := h.policyWork(ctx, c, testTime) // a kept set is compiled before it's believed
+	if err != nil {
+		return none, err
+	}
+	defer done()
+	set := h.setOf(d)
+	if set == nil {
+		return none, noSuch("policy set", digest)
+	}
+	v := hub.KeptPolicySet{Digest: digest, InForce: set == h.k.PolicySet(), Files: set.Texts()}
+	if i, err := os.Stat(h.setFile(d)); err == nil {
+		since := i.ModTime().UTC()
+		v.Since = &since
+	}
+	return v, nil
 }
 
 // setOf returns the set that made a decision: the one in force, the built-in one, or a kept

@@ -59,6 +59,20 @@ func TestOldDecision(t *testing.T) {
 		bundle.Answer.Effect != policy.Deny {
 		t.Errorf("%v: %.300s", err, b)
 	}
+	sets, err := hub.ListPolicySets.Do(ctx, h, h.owner, hub.None{})
+	if err != nil || len(sets.Items) < 2 || !sets.Items[0].InForce || sets.Items[0].Digest != h.k.PolicySet().Digest().String() || sets.Items[0].Since == nil ||
+		!slices.ContainsFunc(sets.Items[1:], func(s hub.KeptPolicySet) bool { return s.Digest == old.String() && !s.InForce && s.Since != nil }) {
+		t.Errorf("kept sets %+v, %v", sets, err)
+	}
+	whole, err := hub.GetPolicySet.Do(ctx, h, h.owner, old.String())
+	if err != nil || whole.InForce || !strings.Contains(whole.Files["90-more.cedar"], `@id("first")`) {
+		t.Errorf("the kept set: %v, %d files", err, len(whole.Files))
+	}
+	for digest, want := range map[string]string{"sha256:x": "invalid_input", "../../x": "invalid_input", "sha256:" + strings.Repeat("0", 64): "not_found"} {
+		if _, err := hub.GetPolicySet.Do(ctx, h, h.owner, digest); fault.ReasonOf(err) != want {
+			t.Errorf("set %q: %v", digest, err)
+		}
+	}
 	texts := h.setOf(old).Texts()
 	texts["90-more.cedar"] += " "
 	forged, err := json.Marshal(kept{keptVersion, policy.Schema(), texts})

@@ -26,6 +26,8 @@ func (h *Hub) policyOperations() []hub.Entry {
 	return []hub.Entry{
 		hub.ExplainPolicy.By(h.explainPolicy),
 		hub.GetPolicy.By(h.getPolicy),
+		hub.ListPolicySets.By(h.listPolicySets),
+		hub.GetPolicySet.By(h.getPolicySet),
 		hub.Reload.By(h.reload),
 		hub.TestPolicy.By(h.testPolicy),
 		hub.DiffPolicy.By(h.diffPolicy),

@@ -97,6 +97,8 @@ func TestEveryOperation(t *testing.T) {
 	ask(200, get, "/api/v1/grants", "")
 	ask(200, post, "/api/v1/grants/grt_"+strings.Repeat("0", 32)+"/revoke", "")
 	ask(200, get, "/api/v1/policy", "")
+	ask(200, get, "/api/v1/policy/sets", "")
+	ask(200, get, "/api/v1/policy/sets/sha256:"+strings.Repeat("1", 64), "")
 	ask(200, post, "/api/v1/policy/explain", `{"tool":"test.echo"}`)
 	ask(200, post, "/api/v1/policy/test", `{}`)
 	ask(200, post, "/api/v1/policy/test", `{"candidate":{"files":{"a.cedar":"permit(principal,action,resource);"}}}`)

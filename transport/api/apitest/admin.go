@@ -92,6 +92,14 @@ func (h *Hub) getPolicy(context.Context, hub.Caller, hub.None) (hub.PolicyInfo, 
 	return hub.PolicyInfo{Policies: []hub.Policy{{ID: "p", Effect: "permit"}}}, nil
 }
 
+func (h *Hub) listPolicySets(context.Context, hub.Caller, hub.None) (hub.Page[hub.KeptPolicySet], error) {
+	return hub.Page[hub.KeptPolicySet]{Items: []hub.KeptPolicySet{{Digest: "sha256:" + strings.Repeat("1", 64), InForce: true}}}, nil
+}
+
+func (h *Hub) getPolicySet(_ context.Context, _ hub.Caller, digest string) (hub.KeptPolicySet, error) {
+	return hub.KeptPolicySet{Digest: digest, Files: map[string]string{"a.cedar": "permit(principal,action,resource);"}}, nil
+}
+
 func (h *Hub) reload(ctx context.Context, c hub.Caller, _ hub.None) (hub.PolicyInfo, error) {
 	return hub.PolicyInfo{}, fault.New(fault.BadState, "policy_invalid", "load policies in \""+Secret+"\"", nil).WithHint("palyra policy check")
 }
