@@ -10,6 +10,7 @@ import (
 	"palyra/crypt/receipt"
 	"palyra/crypt/scrub"
 	"palyra/isolate/evidence"
+	"palyra/kernel/internal/pin"
 	"palyra/kernel/internal/planted"
 )
 
@@ -20,8 +21,16 @@ import (
 // with the call, so no later reader can find anything in it, and what a layer holds is marked
 // where it's shown (isolate/stage).
 func (c *call) lookBefore() {
-	if w := c.s.capsule.Workspace; w != nil && !w.ReadOnly && !w.Staged {
+	w := c.s.capsule.Workspace
+	switch {
+	case w == nil || w.ReadOnly:
+	case !w.Staged:
 		c.look = planted.Begin(c.s.place.workspace.File())
+		c.kept = c.keeping(c.look, c.s.place.workspace)
+	case c.trip != nil:
+		if upper, err := pin.Dir(c.s.layer.Upper()); err == nil {
+			c.kept = c.keeping(planted.Begin(upper.File()), upper)
+		}
 	}
 }
 
@@ -30,13 +39,13 @@ func (c *call) lookBefore() {
 const cut = 5 * time.Millisecond
 
 func (c *call) lookAfter(ctx context.Context) {
-	if c.look == nil {
-		return
-	}
 	r := c.out.Result
 	dead := r != nil && r.Evidence != nil && r.Evidence.Exit.TreeDead
-	c.out.Planted = c.look.End(dead, lookLimits(ctx))
-	c.unname(c.out.Planted)
+	if c.look != nil {
+		c.out.Planted = c.look.End(dead, lookLimits(ctx))
+		c.unname(c.out.Planted)
+	}
+	c.readChanges(ctx, dead)
 }
 
 // maxUnnamed bounds a name that had values of secrets, in bytes.

@@ -47,6 +47,7 @@ type call struct {
 	approval *receipt.Approval
 	trip     *tripwire     // nil: the call uses no secrets
 	look     *planted.Look // at the workspace, since the program started; nil if the call has none to write to
+	kept     *keeping      // at what it leaves with placeholders; nil: the call has none, or nothing to write to
 }
 
 func newCall(k *Kernel, who *Caller, s *sealed, p *Proposal, watch func(Event)) *call {

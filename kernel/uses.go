@@ -32,9 +32,9 @@ import (
 //
 // A placeholder that is seen elsewhere is a tripwire: the call ends, its outcome is "failed" with
 // "placeholder_leaked", and an act of the journal says where. palyra-egress looks at what goes to
-// hosts; the output, names of planted files and later proposals are looked at here. Files aren't: a
-// program may keep in one what it needs for its requests, and the placeholder is worth nothing
-// later.
+// hosts; the output, names of files that are left and later proposals are looked at here. What
+// files say is no tripwire (kept.go): a program may keep in one what it needs for its requests, and
+// the placeholder is worth nothing later.
 
 // blankPlaceholders returns variables as long as those with the placeholders of uses.
 func blankPlaceholders(uses []vocabulary.EgressSecret) []string {

@@ -214,6 +214,13 @@ func told(out *kernel.Outcome, set *policy.Set, fix, where string) string {
 	if p := out.Planted; p != nil && len(p.Kinds) > 0 {
 		line("left in the workspace, for whoever reads it: %s", plantedText(p))
 	}
+	if r := out.Result; r != nil && r.Evidence != nil && len(r.Evidence.Egress.Kept) > 0 {
+		k, more := r.Evidence.Egress.Kept, ""
+		if n := int64(len(k)) + r.Evidence.Egress.MoreKept; n > 1 {
+			more = fmt.Sprintf(" and %d more", n-1)
+		}
+		line("note: the call left the placeholder of %s%s, which is worth nothing any more", k[0], more)
+	}
 	if out.Layer != "" {
 		line("nothing of the workspace changed; what was written is in layer %s: palyra changes diff %s", out.Layer, out.Layer)
 	}

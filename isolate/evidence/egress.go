@@ -13,6 +13,7 @@ const (
 	MaxDenied      = 64
 	MaxRequests    = 256
 	MaxLeaks       = 16
+	MaxKept        = 32
 	MaxUses        = 16 // of one request
 	MaxChecked     = 64
 	MaxAddresses   = 32 // of one name
@@ -45,6 +46,14 @@ type Egress struct {
 	// Leaks are the places other than that of its use in which the placeholder of a secret was seen.
 	// The first ends the call.
 	Leaks []Leak `json:"leaks,omitempty" show:"leaked: %s"`
+	// Kept are the first 32 files, by path, that the call left in its workspace, or in the layer over
+	// it, with the placeholder of a secret in what they say. It's worth nothing any more.
+	Kept []Kept `json:"kept,omitempty" show:"kept in files: %s"`
+	// MoreKept is how many files with a placeholder aren't listed.
+	MoreKept int64 `json:"more_kept,omitempty" unit:"count"`
+	// Unread is how many files and folders that the call may have changed weren't read to their end
+	// for placeholders.
+	Unread int64 `json:"unread_files,omitempty" unit:"count"`
 	// Checked are the names and addresses that were looked up and judged before a call in the host's
 	// network began, sorted. What the program asked of the network then isn't known.
 	Checked []Checked `json:"checked,omitempty" show:"checked before the start only: %s"`
@@ -170,6 +179,17 @@ func (l Leak) String() string {
 	}
 	return s + " of " + hostPort(l.Host, l.Port)
 }
+
+// Kept is a file that has the placeholder of a secret in what it says.
+type Kept struct {
+	// Name is the variable of the environment that had the placeholder.
+	Name string `json:"name"`
+	// Path is the file's, below the workspace, as a receipt spells what is planted.
+	Path string `json:"path"`
+}
+
+// String returns the name and the file.
+func (k Kept) String() string { return k.Name + " in " + k.Path }
 
 // Why something was denied.
 const (

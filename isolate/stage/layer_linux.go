@@ -342,6 +342,9 @@ func (l *Layer) within(f func(upper, workspace *os.File) error) error {
 	return f(upper, workspace)
 }
 
+// Upper is the folder with what was written to the layer.
+func (l *Layer) Upper() string { return filepath.Join(l.path, upperName) }
+
 // Empty reports whether nothing was ever written to the layer.
 func (l *Layer) Empty() bool {
 	fd, err := sys.OpenBeneath(int(l.dir.Fd()), upperName)

@@ -64,6 +64,9 @@ func Size(string, string) (int64, bool, error) { return 0, false, unsupported("m
 // Size returns nothing.
 func (l *Layer) Size() (int64, bool) { return 0, false }
 
+// Upper needs a layer that Take made.
+func (l *Layer) Upper() string { return "" }
+
 // OpenUnfinished needs a layer that Take made.
 func OpenUnfinished(string, string) (*Layer, *Effect, error) {
 	return nil, nil, unsupported("use a layer")

@@ -160,6 +160,9 @@ func ParseEvidence(data []byte) (*evidence.Egress, error) {
 	if err := Decode(data, e, MaxEvidence); err != nil {
 		return nil, err
 	}
+	if len(e.Kept) > 0 || e.MoreKept != 0 || e.Unread != 0 {
+		return nil, errors.New("egress evidence tells of files, of which palyra-egress sees none")
+	}
 	if len(e.Checked) > evidence.MaxChecked {
 		return nil, fmt.Errorf("egress evidence lists %d checked hosts", len(e.Checked))
 	}

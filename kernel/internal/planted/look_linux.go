@@ -21,6 +21,10 @@ type Look struct {
 
 	ordered bool // see stampsInOrder
 
+	list    int // how many changes End lists
+	changes []Change
+	missed  int64
+
 	testOnlyOpened func(path string) // a folder is about to be read
 }
 
@@ -138,6 +142,13 @@ func (l *Look) End(dead bool, lim Limits) *receipt.Planted {
 	lim = lim.orDefaults()
 	until := time.Now().Add(lim.Time)
 	w := l.walk(lim, until)
+	defer func() {
+		l.changes = w.changes
+		for _, n := range w.missed {
+			l.missed += n
+		}
+		l.missed += w.unlisted
+	}()
 	if w.unsure > 0 && time.Until(until) > step {
 		for { // the clock may be set back meanwhile
 			rest := time.Duration(w.during + tick - read(unix.CLOCK_REALTIME_COARSE))
@@ -161,7 +172,7 @@ func (l *Look) End(dead bool, lim Limits) *receipt.Planted {
 // walk walks through the workspace, until then at most.
 func (l *Look) walk(lim Limits, until time.Time) *walk {
 	w := &walk{Limits: lim, report: newReport(lim), since: l.since(now()), known: l.known, opened: l.testOnlyOpened,
-		left: lim.Entries, until: until, buf: make([]byte, 32<<10)}
+		left: lim.Entries, until: until, buf: make([]byte, 32<<10), list: l.list}
 	w.before, w.during = l.bounds()
 	root, err := openBeneath(int(l.dir.Fd()), ".", unix.O_RDONLY)
 	if err != nil {
@@ -215,6 +226,10 @@ type walk struct {
 
 	before, during int64 // see bounds
 	unsure         int64 // folders that changed between these two
+
+	list     int // changes that may still be listed
+	changes  []Change
+	unlisted int64
 
 	looked  int
 	left    int       // entries that may still be looked at
@@ -393,6 +408,7 @@ func (w *walk) entry(f *folder, name string) (inner, bool) {
 	changed := w.changed(st.Ctime)
 	if changed {
 		w.judge(f, name, &st)
+		w.change(f, name, &st)
 	}
 	at, ruled := f.step(name) // only those count where f was moved
 	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
@@ -448,6 +464,20 @@ func (w *walk) maybeMoved(f *folder, name string, st *unix.Statx_t, changed bool
 	}
 	known, ok := w.known[join(f.path, name)]
 	return !ok || known != identityOf(st)
+}
+
+// change lists what the call changed.
+func (w *walk) change(f *folder, name string, st *unix.Statx_t) {
+	if w.list == 0 {
+		w.unlisted++
+		return
+	}
+	w.list--
+	c := Change{Path: join(f.path, name), File: st.Mode&unix.S_IFMT == unix.S_IFREG, Size: int64(st.Size)}
+	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
+		c.Target, _ = readLink(f.fd, name)
+	}
+	w.changes = append(w.changes, c)
 }
 
 // judge looks at what a file that the call changed is, whatever its name.
@@ -549,3 +579,12 @@ const (
 	probed       = 256  // names of a folder of the rules that are looked at then,
 	probeEntries = 8192 // and of all of them together
 )
+
+// List has End list the changes of the call, n at most.
+func (l *Look) List(n int) { l.list = n }
+
+// Changes returns the changes that End listed, and how many more there are, or folders that may
+// have some.
+func (l *Look) Changes() (all []Change, more int64) {
+	return l.changes, l.missed
+}

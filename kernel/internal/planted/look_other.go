@@ -21,3 +21,9 @@ func (*Look) End(_ bool, l Limits) *receipt.Planted {
 	r.missed[noPlatform] = 1
 	return r.planted(0, false)
 }
+
+// List lists nothing.
+func (*Look) List(int) {}
+
+// Changes says that nobody looked.
+func (*Look) Changes() ([]Change, int64) { return nil, 1 }

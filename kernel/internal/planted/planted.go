@@ -12,7 +12,8 @@
 // openat2(2) and RESOLVE_BENEATH, NO_SYMLINKS, NO_MAGICLINKS and NO_XDEV, or
 // with statx(2) and AT_SYMLINK_NOFOLLOW. No FIFO is waited for and no device is
 // woken. What it finds goes into the receipt ([receipt.Planted]); the list of
-// names is [toolproto.Places], with its reasons.
+// names is [toolproto.Places], with its reasons. With [Look.List] it also lists
+// what the call changed, for a caller that reads it.
 //
 // # What counts as this call's
 //
@@ -104,6 +105,14 @@ type Limits struct {
 func (l Limits) orDefaults() Limits {
 	return Limits{Entries: cmp.Or(l.Entries, 20_000), Time: cmp.Or(l.Time, 250*time.Millisecond),
 		Depth: cmp.Or(l.Depth, 100), PerKind: cmp.Or(l.PerKind, 32)}
+}
+
+// Change is a name that the call changed, or whose file it did.
+type Change struct {
+	Path   string // as it is
+	Target string // of a link, as far as it can be read
+	File   bool   // it's a regular file
+	Size   int64
 }
 
 const (
