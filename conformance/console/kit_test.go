@@ -27,7 +27,8 @@ type house struct {
 	url    string
 }
 
-func newHouse(t *testing.T) *house {
+// more add to its configuration.
+func newHouse(t *testing.T, more ...func(bin string) string) *house {
 	t.Helper()
 	bin, err := filepath.Abs("../../bin")
 	if err != nil {
@@ -52,6 +53,9 @@ func newHouse(t *testing.T) *house {
 	config := filepath.Join(dir, "palyrad.toml")
 	text := fmt.Sprintf("[state]\ndir = %q\n[listen]\nsocket = %q\nhttp = %q\n[workspaces.src]\npath = %q\nstaged = true\n[approvals]\nallow_self = true\n",
 		filepath.Join(dir, "state"), h.socket, at.String(), filepath.Join(dir, "src"))
+	for _, f := range more {
+		text += f(bin)
+	}
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

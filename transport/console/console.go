@@ -370,6 +370,7 @@ var said = map[string]string{
 	"discarded": "The layer is removed.",
 	"revoked":   "The token is revoked.",
 	"ended":     "The grant is revoked.",
+	"reloaded":  "The policies are read again.",
 }
 
 // leave revokes the browser's token and shows the page for strangers.

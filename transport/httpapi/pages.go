@@ -39,6 +39,12 @@ func pages() (all []route) {
 // maxForm bounds the body of a form, in bytes. It isn't counted.
 const maxForm = 16 << 10
 
+// maxPolicyForm bounds the one of policyForm, which has a policy file. It's counted as any body is.
+const (
+	maxPolicyForm = 1 << 20
+	policyForm    = "/console/policy/try"
+)
+
 // readPage reads a page's request. Pages judge their own queries.
 func (x *exchange) readPage() error {
 	if x.r.Method != http.MethodPost {
@@ -49,9 +55,17 @@ func (x *exchange) readPage() error {
 	if err != nil || media != "application/x-www-form-urlencoded" || x.r.Header.Get("Content-Encoding") != "" {
 		return answered(415, op, errors.New("want Content-Type: application/x-www-form-urlencoded"))
 	}
-	b, err := io.ReadAll(http.MaxBytesReader(x.w, x.r.Body, maxForm))
+	limit := int64(maxForm)
+	if x.r.URL.Path == policyForm {
+		limit = maxPolicyForm
+		if err := x.roomForBody(limit); err != nil {
+			x.w.Header().Set("Connection", "close")
+			return err
+		}
+	}
+	b, err := io.ReadAll(http.MaxBytesReader(x.w, x.r.Body, limit))
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {
-		return usage("json_too_large", op, fmt.Errorf("more than %d bytes", maxForm))
+		return usage("json_too_large", op, fmt.Errorf("more than %d bytes", limit))
 	} else if err != nil {
 		return usage("invalid_input", op, errors.New("it ended early or came too slowly"))
 	}
