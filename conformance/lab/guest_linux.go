@@ -110,8 +110,8 @@ func mounts() error {
 	return errors.Join(os.Setenv("PATH", "/usr/bin"), os.Chmod("/tmp", 0o1777), os.Chmod("/dev/shm", 0o1777), os.Chmod("/run", 0o755))
 }
 
-// network switches on lo and an interface of the module dummy, which drops what it's given, and names
-// a name server. A call in the host's network is refused where only lo is up.
+// network switches on lo and an interface of the module dummy, which drops what it's given, and
+// names a name server. A call in the host's network is refused where only lo is up.
 func network() error {
 	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -170,8 +170,8 @@ func (t *turn) tryForm() error {
 	return t.still("policytry", "Try a change", tried{File: name, Text: s.Files[name]})
 }
 
-// tryChange decides recent calls again by the set in force with one file changed, or with the change
-// that a decision offers. Nothing is written.
+// tryChange decides recent calls again by the set in force with one file changed, or with the
+// change that a decision offers. Nothing is written.
 func (t *turn) tryChange() error {
 	f := t.v.Form
 	v := tried{File: f.Get("file"), Text: strings.ReplaceAll(f.Get("text"), "\r\n", "\n"), Fix: f.Get("fix")}
@@ -199,8 +199,8 @@ func (t *turn) tryChange() error {
 	return t.still("policytry", "Try a change", v)
 }
 
-// replacing returns the unified diff that puts one text of a file in place of another; "" is that of
-// no file.
+// replacing returns the unified diff that puts one text of a file in place of another; "" is that
+// of no file.
 func replacing(name, old, now string) (string, error) {
 	if name == "" || strings.ContainsAny(name, "/\n\r\t\x00") {
 		return "", fault.New(fault.Usage, "invalid_input", "try change", errors.New("want the name of a file, without a folder"))

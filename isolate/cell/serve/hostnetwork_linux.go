@@ -72,8 +72,8 @@ func (r *run) shareHost(t *thread) error {
 // resolverFile is where programs look for name servers.
 const resolverFile = "/etc/resolv.conf"
 
-// hostResolver shows the program the host's name servers. Where the host has no such file the cell's
-// own stays, which names a server that isn't there: names aren't resolved.
+// hostResolver shows the program the host's name servers. Where the host has no such file the
+// cell's own stays, which names a server that isn't there: names aren't resolved.
 func (r *run) hostResolver(c *native.Cell) error {
 	if !isolate.AllowsHostNetwork(r.spec.Network) {
 		return nil
