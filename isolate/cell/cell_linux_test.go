@@ -19,6 +19,7 @@ import (
 	"palyra/internal/built"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
+	"palyra/internal/sample"
 	"palyra/isolate"
 	"palyra/isolate/cell"
 	"palyra/isolate/isolatetest"
@@ -91,10 +92,11 @@ func mint(t testing.TB, key grant.Key, s *isolate.Spec) grant.Grant {
 // them, and starters with the first alone.
 var waits = []string{"Limits", "ProcessorTime", "WorkingDirectory", "Staged", "StagedTogether"}
 
-func contract(t *testing.T, tr tier.Tier, network string, skip ...string) {
+// contract runs the contract, or a share of it: one of every parts, from first on.
+func contract(t *testing.T, tr tier.Tier, network string, every, first int, skip ...string) {
 	var c *cell.Client
 	isolatetest.Run(t, isolatetest.Subject{
-		Tier: tr, Network: network, Skip: skip,
+		Tier: tr, Network: network, Skip: skip, Every: every, First: first,
 		New: func(t testing.TB) isolate.Runner { c = start(t, tr); return c },
 		Grant: func(t testing.TB, s *isolate.Spec) grant.Grant {
 			return mint(t, testKey, s)
@@ -102,17 +104,26 @@ func contract(t *testing.T, tr tier.Tier, network string, skip ...string) {
 	})
 }
 
-func TestContractTierB(t *testing.T) { contract(t, tier.B, isolate.NetworkFresh) }
+func TestContractTierB(t *testing.T) { contract(t, tier.B, isolate.NetworkFresh, 1, 0) }
 
-func TestContractTierC(t *testing.T) { contract(t, tier.C, isolate.NetworkFresh) }
+func TestContractTierC(t *testing.T) { contract(t, tier.C, isolate.NetworkFresh, 1, 0) }
 
-func TestContractVoid(t *testing.T) { contract(t, tier.C, isolate.NetworkVoid, waits...) }
+// What differs in the network alone shares the contract in a sample.
+func TestContractVoid(t *testing.T) {
+	contract(t, tier.C, isolate.NetworkVoid, sample.Of(4, 1), 0, waits...)
+}
 
-func TestContractLoopback(t *testing.T) { contract(t, tier.C, isolate.NetworkLoopback, waits...) }
+func TestContractLoopback(t *testing.T) {
+	contract(t, tier.C, isolate.NetworkLoopback, sample.Of(4, 1), 1, waits...)
+}
 
-func TestContractSession(t *testing.T) { contract(t, tier.C, isolate.NetworkSession, waits...) }
+func TestContractSession(t *testing.T) {
+	contract(t, tier.C, isolate.NetworkSession, sample.Of(4, 1), 2, waits...)
+}
 
-func TestContractEgress(t *testing.T) { contract(t, tier.C, isolate.NetworkEgress, waits...) }
+func TestContractEgress(t *testing.T) {
+	contract(t, tier.C, isolate.NetworkEgress, sample.Of(4, 1), 3, waits...)
+}
 
 func permitAll(t testing.TB) *policy.Set {
 	t.Helper()

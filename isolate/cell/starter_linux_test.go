@@ -12,6 +12,7 @@ import (
 
 	"palyra/authz/grant"
 	"palyra/internal/fault"
+	"palyra/internal/sample"
 	"palyra/isolate"
 	"palyra/isolate/cell"
 	"palyra/isolate/isolatetest"
@@ -53,10 +54,10 @@ func through(t testing.TB, s *cell.Starter, tr tier.Tier) *cell.Client {
 
 // TestContractStarter: a starter's palyra-cell is like any other.
 func TestContractStarter(t *testing.T) {
-	for _, tr := range []tier.Tier{tier.B, tier.C} {
+	for i, tr := range []tier.Tier{tier.B, tier.C} { // which share it in a sample
 		t.Run(tr.String(), func(t *testing.T) {
 			s := starter(t)
-			isolatetest.Run(t, isolatetest.Subject{Tier: tr, Skip: waits[1:], // the cgroups for limits are made by the starter
+			isolatetest.Run(t, isolatetest.Subject{Tier: tr, Every: sample.Of(2, 1), First: i, Skip: waits[1:], // the cgroups for limits are made by the starter
 				New:   func(t testing.TB) isolate.Runner { return through(t, s, tr) },
 				Grant: func(t testing.TB, s *isolate.Spec) grant.Grant { return mint(t, testKey, s) },
 			})

@@ -36,12 +36,18 @@ type Subject struct {
 	// Skip names the parts of the contract that don't depend on how this subject differs from
 	// another one, which is put through all of it.
 	Skip []string
+	// Of more than one subject that differ little, each takes a share of the contract: of every
+	// Every parts one, from First on, and all that is about networks. 0 is the whole.
+	Every, First int
 }
+
+// networks are the parts that no subject leaves to another.
+var networks = []string{"Network", "Egress", "HostNetwork"}
 
 // Run runs the contract.
 func Run(t *testing.T, sub Subject) {
 	h := &harness{sub: sub, runner: sub.New(t)}
-	for _, c := range []struct {
+	for i, c := range []struct {
 		name string
 		test func(*testing.T, *harness)
 	}{
@@ -78,7 +84,8 @@ func Run(t *testing.T, sub Subject) {
 		{"StagedApart", testStagedApart},
 		{"StagedTogether", testStagedTogether}, // last: it ends the runner's grants
 	} {
-		if !slices.Contains(sub.Skip, c.name) {
+		share := i%max(sub.Every, 1) == sub.First%max(sub.Every, 1) || slices.Contains(networks, c.name)
+		if share && !slices.Contains(sub.Skip, c.name) {
 			t.Run(c.name, func(t *testing.T) { c.test(t, h) })
 		}
 	}

@@ -239,7 +239,11 @@ func TestDepth(t *testing.T) {
 	defer debug.SetMaxStack(debug.SetMaxStack(256 << 20))
 	const permitAll = `@id("all") permit (principal, action, resource);` + "\n"
 	sizes := []int{1<<20 - 200, 60 << 10}
+	few := sample.Of(3, 1)
 	for i, c := range policytest.Chains {
+		if i%few != few-1 { // the policy package's own test takes others
+			continue
+		}
 		for k := range sample.Of(1, 2) {
 			size := sizes[(i+k)%2]
 			files := fstest.MapFS{"a.cedar": {Data: []byte(permitAll + c.Forbid(size))}}
