@@ -125,6 +125,20 @@ func TestPolicyReload(t *testing.T) {
 	if _, err := r.ask("POST", "/api/v1/calls", echo, &run); err != nil || len(run.Steps) != 1 || run.Steps[0].Outcome != "denied" {
 		t.Errorf("the old policy is gone: %+v, %v", run, err)
 	}
+	// Its operation tells the caller what is wrong.
+	var problem struct{ Detail string }
+	r.must(500, "POST", "/api/v1/reload", "", &problem)
+	if !strings.Contains(problem.Detail, "all.cedar:2") {
+		t.Errorf("reload: %+v", problem)
+	}
+	write("@id(\"all\") permit (principal, action, resource);\n")
+	if err := os.WriteFile(policies+"/npm.hosts", []byte("packages.example\nnot a host\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.must(500, "POST", "/api/v1/reload", "", &problem)
+	if !strings.Contains(problem.Detail, `list of hosts "npm.hosts"`) {
+		t.Errorf("reload of a bad list: %+v", problem)
+	}
 }
 
 // TestKill: kill -9 in the middle of a call leaves nothing running, and the next

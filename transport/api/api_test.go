@@ -65,7 +65,7 @@ func TestRoundTrip(t *testing.T) {
 		{"unavailable", fault.New(fault.Unavailable, "disk_full", "start run", nil), fault.Unavailable, ""},
 		{"wrapped", fmt.Errorf("outer: %w", fault.New(fault.NotFound, "not_found", "read run", nil)), fault.NotFound, ""},
 		{"denied", fault.New(fault.Denied, "forbidden", "call", &hub.DenialError{Denial: d}).WithHint("h"), fault.Denied, "h"},
-		{"bad state", fault.New(fault.BadState, "policy_invalid", "load", errors.New("/secret")).WithHint("check"), fault.BadState, "check"},
+		{"bad state", fault.New(fault.BadState, "config_invalid", "load", errors.New("/secret")).WithHint("check"), fault.BadState, "check"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := ProblemOf(tt.err, "1234", true)
@@ -109,6 +109,14 @@ func TestNothingFromInside(t *testing.T) {
 			if strings.Contains(string(b), "secret") || !strings.Contains(string(b), "urn:palyra:request:77") {
 				t.Errorf("%v: %s", err, b)
 			}
+		}
+	}
+	// What is wrong with a policy directory is told to a caller who may read policy, and to no other.
+	bad := fault.New(fault.BadState, "policy_invalid", `read list of hosts "npm.hosts"`, errors.New("secret")).WithHint("secret")
+	for _, trusted := range []bool{true, false} {
+		p := ProblemOf(fmt.Errorf("reload: %w", bad), "77", trusted)
+		if told := strings.Contains(p.Detail, "npm.hosts") && p.Hint == "secret" && p.Status == 500; told != trusted {
+			t.Errorf("trusted %t: %+v", trusted, p)
 		}
 	}
 	// A caller who may not read policy learns only the class of a refusal and the

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"palyra/hub"
@@ -147,7 +148,7 @@ func ProblemOf(err error, id string, trusted bool) Problem {
 	if p.Reason = fault.ReasonOf(err); p.Reason == "" {
 		p.Reason = kind.String()
 	}
-	if !c.open {
+	if !c.open && !aboutPolicy(err) {
 		p.Detail = "the log of palyrad has more under this instance"
 		if kind == fault.Internal {
 			p.Reason = kind.String()
@@ -162,6 +163,13 @@ func ProblemOf(err error, id string, trusted bool) Problem {
 		p.Errors, p.Fix, p.Permission = d.Errors, d.Fix, d.Permission
 	}
 	return p
+}
+
+// aboutPolicy reports whether err says what is wrong with a policy directory: its file, its line
+// and what they break, all of which a caller may see that may read policy.
+func aboutPolicy(err error) bool {
+	return slices.ContainsFunc([]fault.Code{fault.ErrPolicyInvalid, fault.ErrPolicyNeverMatches, fault.ErrPolicyTestFailed, fault.ErrPolicyUntested},
+		func(c fault.Code) bool { return errors.Is(err, c) })
 }
 
 // guarded are the kinds whose details say how this host is protected.
