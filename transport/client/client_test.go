@@ -202,7 +202,7 @@ func TestEveryMethod(t *testing.T) {
 				t.Errorf("stopped %+v", got)
 			}
 			must[hub.Stopped](t)(hub.Resume.Do(ctx, c, nobody, hub.None{}))
-			if _, err := hub.Reload.Do(ctx, c, nobody, hub.None{}); fault.KindOf(err) != fault.BadState || fault.HintOf(err) != "palyra policy check" {
+			if _, err := hub.Reload.Do(ctx, c, nobody, hub.None{}); fault.KindOf(err) != fault.BadState || fault.HintOf(err) != "palyra-admin config validate" {
 				t.Errorf("reload: %v", err)
 			}
 			if got := must[hub.LayerPatch](t)(hub.GetPatch.Do(ctx, c, nobody, hub.PatchQuery{Layer: apitest.Layer})); string(got.Patch) != "diff\xff\n" {

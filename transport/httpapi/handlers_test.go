@@ -204,7 +204,7 @@ func TestProblems(t *testing.T) {
 		}
 	}
 	a := r.send(post, "/api/v1/reload", "")
-	if p = r.refused(a, 500, "policy_invalid"); strings.Contains(string(a.body), apitest.Secret) || p.Hint != "palyra policy check" {
+	if p = r.refused(a, 500, "config_invalid"); strings.Contains(string(a.body), apitest.Secret) || p.Hint != "palyra-admin config validate" {
 		t.Errorf("error about the host: %s", a.body)
 	}
 	r.refused(r.sendTCP(get, "/api/v1/runs/run_"+strings.Repeat("0", 32), "", weak), 404, "not_found")

@@ -101,7 +101,7 @@ func (h *Hub) getPolicySet(_ context.Context, _ hub.Caller, digest string) (hub.
 }
 
 func (h *Hub) reload(ctx context.Context, c hub.Caller, _ hub.None) (hub.PolicyInfo, error) {
-	return hub.PolicyInfo{}, fault.New(fault.BadState, "policy_invalid", "load policies in \""+Secret+"\"", nil).WithHint("palyra policy check")
+	return hub.PolicyInfo{}, fault.New(fault.BadState, "config_invalid", "load configuration of \""+Secret+"\"", nil).WithHint("palyra-admin config validate")
 }
 
 func (h *Hub) getReceipt(_ context.Context, _ hub.Caller, index uint64) ([]byte, error) {
