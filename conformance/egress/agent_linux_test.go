@@ -19,7 +19,7 @@ import (
 
 // runInput is an input of process.run whose requests get the token.
 func runInput(script string, more map[string]any) map[string]any {
-	in := map[string]any{"argv": []string{"sh", "-c", script}, "workspace": "src", "egress_secrets": []string{registryUse}}
+	in := map[string]any{"argv": []string{"sh", "-c", script}, "workspace": "src", "egress_secrets": []string{registryUse}, "timeout_ms": 300_000}
 	for name, v := range more {
 		in[name] = v
 	}
@@ -29,7 +29,7 @@ func runInput(script string, more map[string]any) map[string]any {
 // overMCP begins a call of process.run as an agent makes it, through palyra mcp serve.
 func (b *bench) overMCP(input map[string]any) running {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(b.t.Context(), 6*time.Minute)
 	c := b.command(ctx, palyra(), "mcp", "serve")
 	in, err := c.StdinPipe()
 	if err != nil {
@@ -61,9 +61,9 @@ func (b *bench) overMCP(input map[string]any) running {
 				ID     int
 				Result struct {
 					StructuredContent struct {
-						Outcome, Stdout, Stderr, Message string
-						Exit                             int
-						Receipt                          *uint64
+						Outcome, Stdout, Stderr, Message, Wait string
+						Exit                                   int
+						Receipt                                *uint64
 					}
 				}
 			}
@@ -71,6 +71,10 @@ func (b *bench) overMCP(input map[string]any) running {
 				continue
 			}
 			s := m.Result.StructuredContent
+			if s.Wait != "" { // it isn't over yet
+				send(map[string]any{"id": 2, "method": "tools/call", "params": map[string]any{"name": "call_wait", "arguments": map[string]any{"id": s.Wait}}})
+				continue
+			}
 			r := &call{status: s.Exit, stdout: s.Stdout, stderr: s.Stderr + s.Message + lines.Text()}
 			if s.Receipt == nil {
 				b.t.Fatalf("no receipt: %s", lines.Text())
@@ -103,7 +107,7 @@ func (b *bench) overHTTP(input map[string]any) running {
 		b.t.Fatal(err)
 	}
 	receipt := filepath.Join(b.t.TempDir(), "receipt.json")
-	ctx, cancel := context.WithTimeout(b.t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(b.t.Context(), 6*time.Minute)
 	c := b.command(ctx, palyra(), "call", "--receipt", receipt, "process.run", string(in))
 	var out, errs strings.Builder
 	c.Stdout, c.Stderr = &out, &errs

@@ -158,9 +158,9 @@ func TestFetch(t *testing.T) {
 		{"a private address, its network named", in{"url": "http://lies.example/", "egress_hosts": []string{"10.0.0.0/8:80"}}, "", "lies.example at " + world.Private, []string{"10.0.0.0/8:80", "lies.example:80"}, nil},
 		{"a name that isn't", in{"url": "https://nothing.example/"}, "not_found", "", nil, nil},
 		{"no answer", in{"url": "https://dead.example/", "connect_timeout_ms": 300}, "timeout", "", nil, nil},
-		{"an answer without an end", in{"url": "https://packages.example/stories"}, "", "and then and", nil, func(f *fetched) bool { return f.Truncated && f.Length == texts }},
+		{"an answer without an end", in{"url": "https://packages.example/stories", "request_timeout_ms": 60_000}, "", "and then and", nil, func(f *fetched) bool { return f.Truncated && f.Length == texts }},
 		{"a body that doesn't come", in{"url": "https://packages.example/tomorrow", "request_timeout_ms": 1000}, "timeout", "", nil, nil},
-		{"a bomb", in{"url": "https://packages.example/bomb"}, "", "", nil, func(f *fetched) bool {
+		{"a bomb", in{"url": "https://packages.example/bomb", "request_timeout_ms": 60_000}, "", "", nil, func(f *fetched) bool {
 			return f.Truncated && f.Length == texts && f.Content.Binary && f.egress.Received < 200_000
 		}},
 		{"another type", in{"url": "https://packages.example/bytes/10"}, "content_type_refused", "application/octet-stream", nil, nil},

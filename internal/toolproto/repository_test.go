@@ -3,7 +3,6 @@ package toolproto
 import (
 	"strings"
 	"testing"
-	"time"
 )
 
 func TestRepository(t *testing.T) {
@@ -40,19 +39,10 @@ func TestRepositoryDepth(t *testing.T) {
 	}
 }
 
-// TestLongNames: the time that a name takes grows no faster than the name.
+// TestLongNames: the time that a name takes grows no faster than the name. This one would take an
+// hour, and a name of 200 elements takes milliseconds.
 func TestLongNames(t *testing.T) {
-	took := func(n int) time.Duration {
-		name := strings.Repeat(strings.Repeat("x", 200)+"/", n) + "x"
-		best := time.Hour
-		for range 20 {
-			start := time.Now()
-			PlantedNode(name, false)
-			best = min(best, time.Since(start))
-		}
-		return best
-	}
-	if short, long := took(20), took(200); long > 40*short {
-		t.Errorf("200 elements take %v, 20 take %v", long, short)
+	if _, ok := PlantedNode(strings.Repeat(strings.Repeat("x", 200)+"/", 50_000)+"x", false); ok {
+		t.Error("flagged")
 	}
 }
