@@ -89,13 +89,13 @@ func newDaemon(d *demo) (*daemon, error) {
 	return p, err
 }
 
-// atTheSocket is the policy that the demo adds to the built-in ones if it is one user. A
+// ownAgent is the policy that the demo adds to the built-in ones if it is one user. A
 // token that asked can't say yes to itself, whatever its scopes; the user at the socket
-// may. So may every other program of that user that reaches the socket: a second user of
-// the host is safer.
-const atTheSocket = `@id("own_agent_at_the_socket")
+// or in the console may. So may every other program of that user that reaches the socket: a
+// second user of the host is safer.
+const ownAgent = `@id("own_agent")
 permit (principal in Palyra::Role::"owner", action == Palyra::Action::"approval.self", resource)
-when { context.channel == "unix" };
+when { ["unix", "console"].contains(context.channel) };
 `
 
 // freeAddress returns one that is free, most likely until palyrad takes it.
@@ -107,19 +107,19 @@ func freeAddress() (string, error) {
 	return l.Addr().String(), l.Close()
 }
 
-// configure returns the lines by which the agent comes in: as root through the
-// socket, which its group may use, and elsewhere by HTTP with a token.
+// configure returns the lines by which people and the agent come in: a browser by HTTP; the agent
+// as root through the socket, which its group may use, and elsewhere by HTTP with a token.
 func (p *daemon) configure() (string, error) {
-	if secondUser() {
-		return fmt.Sprintf("listen.socket_group = \"%d\"\nlisten.http = \"off\"\n", agent), nil
-	}
 	at, err := freeAddress()
 	if err != nil {
 		return "", err
 	}
 	p.url = "http://" + at
+	if secondUser() {
+		return fmt.Sprintf("listen.socket_group = \"%d\"\nlisten.http = %q\n", agent, at), nil
+	}
 	dir := filepath.Join(p.demo.dir, "etc", "policy")
-	err = errors.Join(os.CopyFS(dir, policy.DefaultFS()), os.WriteFile(filepath.Join(dir, "50-demo.cedar"), []byte(atTheSocket), 0o644))
+	err = errors.Join(os.CopyFS(dir, policy.DefaultFS()), os.WriteFile(filepath.Join(dir, "50-demo.cedar"), []byte(ownAgent), 0o644))
 	return fmt.Sprintf("listen.http = %q\npolicy.dir = %q\n", at, dir), err
 }
 

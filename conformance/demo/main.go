@@ -5,7 +5,7 @@
 //
 // It ends with status 0 if every expectation was met and 1 otherwise, naming
 // each that was not. It works as root and as any other user, in a directory of
-// its own, and leaves nothing behind but what it prints.
+// its own, and leaves nothing behind but what it prints and a picture of the console.
 //
 //	make demo
 package main
@@ -29,7 +29,8 @@ type demo struct {
 	palyra  string // absolute path
 	hostile string // absolute path
 	js      string // folder of the verifier that is not ours; "" none
-	dir     string // everything that the demo writes is below it
+	dir     string // everything that the demo writes is below it, but for picture
+	picture string // file for the picture of the console
 	out     io.Writer
 
 	policy   string    // directory of the demo's own policy
@@ -59,6 +60,7 @@ func main() {
 	flag.StringVar(&d.hostile, "hostile", "", "the built hostile program")
 	flag.StringVar(&d.js, "js", "", "folder of the @sigstore/verify script")
 	flag.StringVar(&d.dir, "dir", "", "empty directory to work in")
+	flag.StringVar(&d.picture, "picture", "conformance/results/demo-console.png", "where the picture of the console goes, if Chromium is installed")
 	within := flag.String("within", "", "run the step of the network alone, in a world of its own, and leave its results in this file")
 	flag.Parse()
 	d.out = os.Stdout
@@ -104,9 +106,9 @@ var steps = []struct {
 // prepare makes the demo's directories. The state directory is a fresh one, so
 // the first call also shows that keys are made on first use.
 func (d *demo) prepare() error {
-	for _, p := range []*string{&d.palyra, &d.hostile, &d.dir} {
+	for _, p := range []*string{&d.palyra, &d.hostile, &d.dir, &d.picture} {
 		if *p == "" {
-			return fmt.Errorf("-palyra, -hostile and -dir are needed; run conformance/demo/run")
+			return fmt.Errorf("-palyra, -hostile, -dir and -picture are needed; run conformance/demo/run")
 		}
 		abs, err := filepath.Abs(*p)
 		if err != nil {

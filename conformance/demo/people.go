@@ -59,7 +59,29 @@ func (p *daemon) people(ctx context.Context) {
 		p.ctl(ctx, "#", "approvals", "deny", "--socket", p.socket, ask.ID)
 		p.expect(status(call.Wait()) != 0 && !p.wrote("third.txt"), "and denied, nothing is written")
 	}
+	p.console(ctx)
 	p.escalation(ctx)
+}
+
+// console has a question answered in a browser if one is installed, and at the socket otherwise.
+func (p *daemon) console(ctx context.Context) {
+	call, stderr := p.waiting(ctx, "fourth.txt")
+	ask := p.pending(ctx)
+	if call == nil || ask == nil {
+		p.expect(false, "a request waits: %s", stderr)
+		return
+	}
+	where, began := "on the console's page, in Chromium,", time.Now()
+	if path := findChromium(); path == "" {
+		fmt.Fprintln(p.out, "     answering in a browser is NOT shown: Chromium is not installed (apt install chromium)")
+		where = "at the socket"
+		p.ctl(ctx, "#", "approvals", "approve", "--socket", p.socket, "--capsule", ask.Capsule, ask.ID)
+	} else if err := p.inBrowser(ctx, path, ask); err != nil {
+		p.expect(false, "a person answers %s without an error: %v", where, err)
+		p.quiet(ctx, p.palyra, "approvals", "deny", "--socket", p.socket, ask.ID) // ends the call
+	}
+	err := call.Wait()
+	p.expect(status(err) == 0 && p.wrote("fourth.txt"), "a yes %s releases the run that waited (status %d, %.1f s)", where, status(err), time.Since(began).Seconds())
 }
 
 // secondMember makes another user of the host an admin, and the agent.

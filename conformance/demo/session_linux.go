@@ -7,6 +7,10 @@ import (
 
 func session() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
 
+// killSession kills the processes that a program of session started and that made no group of their
+// own.
+func killSession(pid int) error { return syscall.Kill(-pid, syscall.SIGKILL) }
+
 // agent is the second principal of the demo: an unused user id.
 const agent = 42420
 
