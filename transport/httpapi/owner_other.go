@@ -20,3 +20,5 @@ func OpenOwners() (*Owners, error) {
 func (*Owners) of(_, _ netip.AddrPort) (uint32, error) {
 	return 0, fault.New(fault.Unsupported, "platform_unsupported", "find the owner of a connection", nil)
 }
+
+func (*Owners) foreign(_, _ netip.Addr) bool { return false }

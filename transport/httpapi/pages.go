@@ -87,7 +87,7 @@ func (s *Server) userOf(r *http.Request, p *peer) (string, error) {
 		return "", fault.New(fault.Internal, "internal", "find the owner of a connection", errors.New("it has no addresses"))
 	}
 	uid, err := s.cfg.Owners.of(peer, own.AddrPort())
-	if errors.Is(err, fs.ErrNotExist) && !p.loopback {
+	if errors.Is(err, fs.ErrNotExist) && s.cfg.Owners.foreign(peer.Addr(), own.AddrPort().Addr()) {
 		return "", nil
 	}
 	return "uid:" + strconv.FormatUint(uint64(uid), 10), err

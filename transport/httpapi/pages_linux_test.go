@@ -1,13 +1,17 @@
 package httpapi
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	"palyra/hub"
@@ -207,6 +211,62 @@ func TestOwners(t *testing.T) {
 		server.Close()
 		if uid, err := o.of(netip.MustParseAddrPort("127.0.0.1:1"), netip.MustParseAddrPort("127.0.0.1:2")); err == nil {
 			t.Errorf("no connection is uid %d's", uid)
+		}
+	}
+}
+
+// TestResetConnection: a connection of this machine whose end was reset isn't taken for one from
+// another machine, whichever of the machine's addresses it has.
+func TestResetConnection(t *testing.T) {
+	o, err := OpenOwners()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Server{cfg: Config{Owners: o}}
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addresses {
+		p, err := netip.ParsePrefix(a.String())
+		if err != nil || p.Addr().IsLinkLocalUnicast() {
+			continue
+		}
+		own := p.Addr()
+		l, err := net.Listen("tcp", netip.AddrPortFrom(own, 0).String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		client, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		server, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer server.Close()
+		r := httptest.NewRequestWithContext(context.WithValue(t.Context(), http.LocalAddrContextKey, server.LocalAddr()), "GET", "/", nil)
+		r.RemoteAddr = server.RemoteAddr().String()
+		if user, err := s.userOf(r, newPeer(server, false, nil)); err != nil || user != fmt.Sprintf("uid:%d", os.Geteuid()) {
+			t.Errorf("control: %v: %q, %v", own, user, err)
+		}
+		client.(*net.TCPConn).SetLinger(0)
+		client.Close()
+		if _, err := server.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+			t.Fatalf("%v: not reset: %v", own, err)
+		}
+		if user, err := s.userOf(r, newPeer(server, false, nil)); err == nil {
+			t.Errorf("%v: a connection that was reset is %q's", own, user)
+		}
+		if p.Bits() > own.BitLen()-2 {
+			continue
+		}
+		next := own.AsSlice() // on the same link
+		next[len(next)-1] ^= 1
+		if other, _ := netip.AddrFromSlice(next); !own.IsLoopback() && !o.foreign(other, own) {
+			t.Errorf("%v isn't foreign to %v", other, own)
 		}
 	}
 }
