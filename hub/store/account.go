@@ -1,6 +1,10 @@
 package store
 
-import "strings"
+import (
+	"maps"
+	"slices"
+	"strings"
+)
 
 // What a transaction writes is somebody's. [Tx.insert] is the only way to a new
 // row and names the principal who pays for it, "" for the daemon itself; when the
@@ -98,12 +102,20 @@ func (tx *Tx) pays(run, who string) {
 // told. There is one f; it waits for nothing.
 func (s *Store) OnWritten(f func(principal string, bytes int64)) { s.writer.told.Store(&f) }
 
-func (w *writer) tell(written map[string]int64) {
-	f := w.told.Load()
-	if f == nil {
-		return
+// Change is what an Update changed: tables, and the principals whose new rows are in it.
+type Change struct{ Tables, Principals []string }
+
+// OnChanged has f told of each further Update that changes something, once it's durable. There is
+// one f; it waits for nothing.
+func (s *Store) OnChanged(f func(Change)) { s.writer.heard.Store(&f) }
+
+func (w *writer) tell(j *job) {
+	if f := w.told.Load(); f != nil {
+		for who, n := range j.written {
+			(*f)(who, n)
+		}
 	}
-	for who, n := range written {
-		(*f)(who, n)
+	if f := w.heard.Load(); f != nil && len(j.changed) > 0 {
+		(*f)(Change{j.changed, slices.Collect(maps.Keys(j.written))})
 	}
 }

@@ -69,6 +69,7 @@ type Tx struct {
 	err    error     // of SQLite, after which the transaction may be gone
 
 	written map[string]int64  // in bytes, by who pays for it; see account.go
+	changed []string          // tables
 	payers  map[string]string // principals by run
 }
 
@@ -99,7 +100,22 @@ func (tx *Tx) change(op, text string, args ...any) (int64, error) {
 		return 0, classify(op, err)
 	}
 	n, err := tx.conn.exec(text, args...)
+	if table := tableOf(text); n > 0 && !slices.Contains(tx.changed, table) {
+		tx.changed = append(tx.changed, table)
+	}
 	return n, tx.fail(op, err)
+}
+
+// tableOf returns the table that a statement changes: its first word that isn't SQL's.
+func tableOf(text string) string {
+	for word := range strings.FieldsSeq(text) {
+		switch word {
+		case "INSERT", "INTO", "UPDATE", "DELETE", "FROM":
+		default:
+			return word
+		}
+	}
+	return ""
 }
 
 // fail classifies err and remembers one that ends the transaction.
@@ -170,6 +186,7 @@ type job struct {
 	done  chan struct{}
 
 	written map[string]int64 // of its Tx
+	changed []string         // of its Tx
 }
 
 // writer is the one connection that writes. Whoever holds the turn takes the
@@ -183,6 +200,7 @@ type writer struct {
 	step  func(string)
 	clock *clock.Clock
 	told  atomic.Pointer[func(principal string, bytes int64)] // see OnWritten
+	heard atomic.Pointer[func(Change)]                        // see OnChanged
 
 	mu     sync.Mutex
 	queue  []*job // guarded by mu
@@ -220,7 +238,7 @@ func (w *writer) update(ctx context.Context, alone bool, f func(*Tx) error) erro
 		panic(j.panic)
 	}
 	if j.err == nil {
-		w.tell(j.written)
+		w.tell(j)
 	}
 	return classify(op, j.err)
 }
@@ -315,7 +333,7 @@ func (w *writer) apply(j *job, whole bool) error {
 		j.err = j.f(tx)
 		j.ok = true
 	}()
-	tx.conn, j.written = nil, tx.written
+	tx.conn, j.written, j.changed = nil, tx.written, tx.changed
 	if tx.err != nil { // not to be swallowed, whatever f made of it
 		return tx.err
 	}
