@@ -266,6 +266,7 @@ func (h *Hub) previewApproval(ctx context.Context, c hub.Caller, in hub.PreviewQ
 func (h *Hub) PoliciesChanged() int {
 	h.archive()
 	h.runs.ReviewBackground()
+	defer h.notices.note(hub.TopicPolicy | hub.TopicQuestions)
 	now := h.k.PolicySet().Digest()
 	return h.runs.Approvals().Drop(func(g *approval.Standing) bool { return g.PolicySet != now })
 }
@@ -311,5 +312,6 @@ func (h *Hub) revokeGrant(ctx context.Context, c hub.Caller, id string) (hub.Sta
 		return hub.StandingGrant{}, noSuch("grant", id)
 	}
 	g, err := h.runs.Approvals().Revoke(ctx, id, answerer(c))
+	h.notices.note(hub.TopicQuestions)
 	return grantOf(&g), err
 }

@@ -608,6 +608,7 @@ func (h *Hub) discardLayer(_ context.Context, c hub.Caller, name string) (none h
 	defer free()
 	if err = stage.Discard(h.layers.state(), name, false); err == nil || fault.KindOf(err) == fault.NotFound {
 		h.layers.forget(name)
+		h.notices.note(hub.TopicLayers, c.User)
 	}
 	return none, err
 }

@@ -148,6 +148,7 @@ type Hub struct {
 
 	pairings *pairings
 	doors    doors
+	notices  *notices
 
 	retaining sync.Mutex // held through Retain
 	archiving sync.Mutex // held through keepSet
@@ -194,7 +195,7 @@ func Open(ctx context.Context, cfg Config) (_ *Hub, err error) {
 	}
 	h := &Hub{cfg: cfg, k: cfg.Kernel, st: cfg.Store, started: time.Now().UTC(), pools: newPools(), decided: newDecidedIndex(), publishing: make(chan struct{}, 1),
 		written: budget.NewAllowance(budget.Rate{Name: "journal", Each: cfg.JournalEach, Period: 24 * time.Hour})}
-	h.layers = newLayers(h)
+	h.layers, h.notices = newLayers(h), newNotices(h)
 	h.devices, h.offer = newDevices(), newOffer()
 	if err := h.layers.load(ctx); err != nil {
 		return nil, err
@@ -204,8 +205,12 @@ func Open(ctx context.Context, cfg Config) (_ *Hub, err error) {
 	if h.pairings, err = newPairings(h); err != nil {
 		return nil, err
 	}
-	h.k.OnLogged(func(principal string, bytes int) { quota{h}.Spend(principal, int64(bytes)) })
+	h.k.OnLogged(func(principal string, bytes int) {
+		quota{h}.Spend(principal, int64(bytes))
+		h.notices.note(hub.TopicJournal)
+	})
 	h.st.OnWritten(quota{h}.Spend)
+	h.st.OnChanged(h.notices.changed)
 	key, err := access.OpenKey(filepath.Join(cfg.Kernel.StateDir(), filepath.FromSlash(tokenKey)))
 	if err != nil {
 		return nil, err
@@ -433,7 +438,7 @@ func (h *Hub) payer(c hub.Caller) budget.Owner {
 
 // Pools returns the budgets of kernel and hub, for metrics.
 func (h *Hub) Pools() []budget.Account {
-	return append(append(h.k.Budgets().Pools(), h.pools.all()...), h.runs.BackgroundPlaces())
+	return append(append(h.k.Budgets().Pools(), h.pools.all()...), h.runs.BackgroundPlaces(), h.notices.places)
 }
 
 // caller returns a Caller as the kernel knows it, for decisions without a call.

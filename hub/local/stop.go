@@ -65,6 +65,7 @@ func (h *Hub) stop(ctx context.Context, c hub.Caller, r hub.StopRequest) (hub.St
 	left, unrecorded := halt.Wait(ctx)
 	// Drop grants given while their calls were ending; none of these calls waits any more.
 	grants += drop()
+	h.notices.note(hub.TopicDaemon | hub.TopicQuestions)
 	h.cfg.TestOnlyStep("stop:cancelled")
 	pending := h.brake.await(ctx, turn, nil)
 	h.cfg.TestOnlyStep("stop:durable")
@@ -113,6 +114,7 @@ func (h *Hub) resume(ctx context.Context, c hub.Caller, _ hub.None) (hub.Stopped
 	if err != nil {
 		return hub.Stopped{DenyNew: h.brake.denies()}, err
 	}
+	h.notices.note(hub.TopicDaemon)
 	return hub.Stopped{LogIndex: index}, nil
 }
 
