@@ -194,7 +194,7 @@ func (c *core) serveOver(d *daemon, cfg *config.Config) (err error) {
 	if cfg.Features.Console && cfg.Listen.HTTP != config.HTTPOff {
 		if hc.Owners, err = httpapi.OpenOwners(); err != nil { // as under the unit, which has a network of its own
 			d.log.Info("no console: it can't tell whose connections on loopback are", "error", err.Error())
-		} else if hc.Console, err = console.New(console.Config{Door: c.local}); err != nil {
+		} else if hc.Console, err = console.New(console.Config{Door: c.local, Notifier: c.local}); err != nil {
 			return err
 		}
 		d.console.Store(hc.Console != nil)

@@ -15,9 +15,9 @@ import (
 )
 
 // notices tells readers that there is something new, by topic. They come from the two places that
-// everything passes, once it's durable: the store's commits and the journal's entries; and from the
-// few operations that change neither. A reader is a set of topics and a bell, which rings once until
-// it's heard: a slow one hears less often and holds no more.
+// everything passes, once it's durable: the store's commits and the journal's entries; and from
+// the few operations that change neither. A reader is a set of topics and a bell, which rings once
+// until it's heard: a slow one hears less often and holds no more.
 type notices struct {
 	h      *Hub
 	places *budget.Pool // readers, by principal
@@ -187,7 +187,8 @@ func (r *notified) Close() error {
 	return nil
 }
 
-// stillThere returns nil for a caller whose token and membership haven't ended. It waits for nothing.
+// stillThere returns nil for a caller whose token and membership haven't ended. It waits for
+// nothing.
 func (h *Hub) stillThere(c hub.Caller) error {
 	switch {
 	case !c.Until.IsZero() && !h.cfg.Clock.Latest().Before(c.Until), h.access.Role(c.User) == "":

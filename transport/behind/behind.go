@@ -56,6 +56,10 @@ type Visitor struct {
 	Hub hub.Hub
 	// May returns nil if the caller, with its credential, may still ask. It is quick.
 	May func() error
+	// Stay is for an answer that goes on, to a page: it takes the place of a reader, until leave. ctx
+	// ends with the request, and before the server does. A client that doesn't take what w is given
+	// is cut off. Only a page has it.
+	Stay func() (ctx context.Context, w http.ResponseWriter, leave func(), err error)
 	// Hold counts memory of the caller's, until it is released.
 	Hold func(bytes int64) (release func(), err error)
 }

@@ -55,6 +55,8 @@ import (
 type Config struct {
 	// Door lets browsers in. It is required.
 	Door hub.Door
+	// Notifier tells open pages that there is something new. Default: they ask for it.
+	Notifier hub.Notifier
 }
 
 // Console is a [behind.Pages]; safe for concurrent use.
@@ -163,6 +165,8 @@ type view struct {
 	Status hub.Status
 	Said   string // what the page before did
 	Live   bool   // the main part is fetched again
+	Count  int    // questions that wait
+	Topics string // of the notices at which it is
 	Here   string // the page's own address
 	Data   any
 }
@@ -313,7 +317,7 @@ func (c *Console) Page(w http.ResponseWriter, r *http.Request, v *behind.Visitor
 		if c.stale(token) {
 			return t.leave("This browser had no click for two hours. palyra console open lets it in again.")
 		}
-		if r.Header.Get(live) == "" {
+		if r.Header.Get(live) == "" && t.words[0] != feedWord {
 			c.touch(token)
 		}
 	}
@@ -343,6 +347,7 @@ type turn struct {
 	v     *behind.Visitor
 	ctx   context.Context // of the request
 	words []string        // of the path, behind root
+	count int             // questions that wait, as far as the page knows
 }
 
 // show writes a page with the state of the daemon on top.
@@ -351,8 +356,11 @@ func (t *turn) show(page, title string, data any) error {
 	if err != nil {
 		return err
 	}
-	return t.c.show(t.w, t.r, http.StatusOK, page, view{Title: title, At: t.words[0], Caller: t.v.Caller, Status: st, Said: said[t.r.URL.Query().Get("said")],
-		Live: true, Here: t.r.URL.RequestURI(), Data: data})
+	if st.StatusDetail != nil {
+		t.count = st.Counts.ApprovalsPending
+	}
+	return t.c.show(t.w, t.r, http.StatusOK, page, view{Title: title, Count: t.count, At: t.words[0], Caller: t.v.Caller, Status: st, Said: said[t.r.URL.Query().Get("said")],
+		Live: true, Topics: followed(t.words[0]), Here: t.r.URL.RequestURI(), Data: data})
 }
 
 // see ends an act: the browser gets a page, which says what was done.

@@ -28,11 +28,8 @@ func (t *turn) questions() error {
 	if err != nil {
 		return err
 	}
-	title := "Questions"
-	if n := len(waiting.Items); n > 0 {
-		title = "(" + strconv.Itoa(n) + ") Questions"
-	}
-	return t.show("questions", title, struct {
+	t.count = len(waiting.Items)
+	return t.show("questions", "Questions", struct {
 		Waiting, Over []hub.Approval
 		Next          string
 		Grants        *hub.Page[hub.StandingGrant]

@@ -40,6 +40,7 @@ var table = []page{
 	{http.MethodPost, []string{"policy", "try"}, (*turn).tryChange},
 	{http.MethodPost, []string{"policy", "test"}, (*turn).testPolicy},
 	{http.MethodPost, []string{"policy", "reload"}, (*turn).reload},
+	{http.MethodGet, []string{feedWord}, (*turn).feed},
 	{http.MethodPost, []string{"stop"}, (*turn).stop},
 	{http.MethodPost, []string{"resume"}, (*turn).resume},
 	{http.MethodPost, []string{"leave"}, func(t *turn) error { return t.leave("This browser's token is revoked.") }},

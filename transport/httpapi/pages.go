@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"palyra/hub"
 	"palyra/internal/fault"
@@ -95,7 +97,7 @@ func (s *Server) userOf(r *http.Request, p *peer) (string, error) {
 
 func servePage(x *exchange) error {
 	x.deadline()
-	v := &behind.Visitor{Caller: x.caller, Form: x.form, Cookie: cookieName(x.r), Hub: inner{x.s, x.caller, x.rt.ID}}
+	v := &behind.Visitor{Caller: x.caller, Form: x.form, Cookie: cookieName(x.r), Hub: inner{x.s, x.caller, x.rt.ID}, Stay: x.stay}
 	if x.rt.Permission != hub.Public {
 		return x.s.cfg.Console.Page(x.w, x.r, v)
 	}
@@ -104,6 +106,24 @@ func servePage(x *exchange) error {
 		return err
 	}
 	return x.s.cfg.Console.Open(x.w, x.r, v)
+}
+
+// stay takes the place of a reader for a page's answer that goes on.
+func (x *exchange) stay() (context.Context, http.ResponseWriter, func(), error) {
+	s := x.s.streams
+	place, err := s.reserve(x.payer(), 0)
+	if err != nil {
+		x.w.Header().Set("Retry-After", "5")
+		return nil, nil, nil, err
+	}
+	ctx, stop := s.while(x.r.Context())
+	leave := func() { stop(); place.Release() }
+	w := http.NewResponseController(x.w)
+	if err := w.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) { // as in readBody
+		leave()
+		return nil, nil, nil, err
+	}
+	return ctx, &timed{ResponseWriter: x.w, limit: x.s.lim.Write, connection: x.w.Header().Get("Connection")}, leave, nil
 }
 
 // cookieName returns the name of the cookie with a browser's token. Cookies don't tell ports apart,

@@ -24,7 +24,7 @@ func lobby(t *testing.T) (*rig, *local.Hub) {
 	t.Helper()
 	var r *rig
 	h := office(t, func(c *local.Config) { c.Console = func() string { return "http://" + r.tcp } })
-	pages, err := console.New(console.Config{Door: h})
+	pages, err := console.New(console.Config{Door: h, Notifier: h})
 	if err != nil {
 		t.Fatal(err)
 	}
