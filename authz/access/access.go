@@ -1,5 +1,5 @@
-// Package access says who holds which permission: members with roles, and API tokens that
-// carry a part of their holder's permissions.
+// Package access says who holds which permission: members with roles, API tokens that carry a
+// part of their holder's permissions, and passkeys with which members sign in.
 //
 //	reg, err := access.Open(ctx, access.Config{Storage: st.Access(), Key: key, Record: journal})
 //	h, err := reg.Authenticate(bearer)                  // a token was shown
@@ -94,20 +94,24 @@ type Change struct {
 	Generation uint64 // that it makes; one more than before
 	Time       time.Time
 	Actor      string // principal, and the token it used: "uid:1000 tok_…"
-	Act        string // "member.set", "member.remove", "token.mint", "token.rotate", "token.revoke"
-	Subject    string // the principal or token that it is about
+	Act        string // "member.set", "token.mint", "passkey.add", …
+	Subject    string // the principal, token or passkey that it is about
 	Detail     map[string]string
 
 	Members []Member // to set
 	Removed []string // principals to remove
 	Tokens  []Token  // to add or update
+
+	Passkeys  []Passkey // to add or halt
+	Forgotten []Passkey // to remove
 }
 
 // State is everything that a Storage keeps.
 type State struct {
 	Generation uint64
 	Members    []Member
-	Tokens     []Token  // in the order in which they were added
+	Tokens     []Token // in the order in which they were added
+	Passkeys   []Passkey
 	Unlogged   []Change // without an entry in the journal, oldest first; effects left out
 }
 
@@ -122,6 +126,8 @@ type Storage interface {
 	Logged(ctx context.Context, generation, index uint64) error
 	// Touch records the last use of tokens.
 	Touch(ctx context.Context, used map[string]time.Time) error
+	// UsePasskey records a signature of a passkey and its count.
+	UsePasskey(ctx context.Context, id string, count uint32, at time.Time) error
 	// Forget removes tokens that ended and are no other's parent, all or none.
 	Forget(ctx context.Context, ids []string) error
 }
@@ -163,6 +169,8 @@ type Registry struct {
 	owners     int                // guarded by mu
 	tokens     map[tokenID]*token // guarded by mu
 	order      []*token           // as they were added; guarded by mu
+
+	passkeys map[string]*Passkey // by credential; guarded by mu; a Passkey is replaced, never mutated
 
 	usedMu sync.Mutex
 	used   map[tokenID]int64 // unix seconds, since the last Flush; guarded by usedMu
@@ -210,8 +218,8 @@ func Open(ctx context.Context, cfg Config) (*Registry, error) {
 		}
 	}
 	r := &Registry{cfg: cfg, hash: Key.hash, equal: equal, unlogged: st.Unlogged, members: make(map[string]*Member, len(st.Members)),
-		tokens: make(map[tokenID]*token, len(st.Tokens)), used: make(map[tokenID]int64)}
-	if err := r.apply(Change{Generation: st.Generation, Members: st.Members, Tokens: st.Tokens}); err != nil {
+		tokens: make(map[tokenID]*token, len(st.Tokens)), used: make(map[tokenID]int64), passkeys: make(map[string]*Passkey, len(st.Passkeys))}
+	if err := r.apply(Change{Generation: st.Generation, Members: st.Members, Tokens: st.Tokens, Passkeys: st.Passkeys}); err != nil {
 		return nil, err
 	}
 	return r, r.log(ctx)
@@ -257,6 +265,12 @@ func (r *Registry) apply(c Change) error {
 		}
 		n.successor, _ = parseTokenID(t.Successor)
 		n.expires, n.revoked = unix(t.Expires), unix(t.Revoked)
+	}
+	for _, p := range c.Forgotten {
+		delete(r.passkeys, string(p.Credential))
+	}
+	for _, p := range c.Passkeys {
+		r.passkeys[string(p.Credential)] = &p
 	}
 	r.generation = c.Generation
 	return nil

@@ -37,6 +37,7 @@ func (m *memory) Load(context.Context) (*State, error) {
 	s.Members = slices.Collect(maps.Values(m.members))
 	s.Tokens = slices.Clone(s.Tokens)
 	s.Unlogged = slices.Clone(s.Unlogged)
+	s.Passkeys = slices.Clone(s.Passkeys)
 	return &s, nil
 }
 
@@ -65,6 +66,16 @@ func (m *memory) Apply(_ context.Context, c Change) error {
 			m.state.Tokens[i] = t
 		}
 	}
+	for _, p := range c.Forgotten {
+		m.state.Passkeys = slices.DeleteFunc(m.state.Passkeys, func(o Passkey) bool { return o.ID == p.ID })
+	}
+	for _, p := range c.Passkeys {
+		if i := slices.IndexFunc(m.state.Passkeys, func(o Passkey) bool { return o.ID == p.ID }); i >= 0 {
+			m.state.Passkeys[i] = p
+		} else {
+			m.state.Passkeys = append(m.state.Passkeys, p)
+		}
+	}
 	m.state.Unlogged = append(m.state.Unlogged, Change{Generation: c.Generation, Act: c.Act, Subject: c.Subject, Actor: c.Actor, Detail: c.Detail})
 	return nil
 }
@@ -81,6 +92,21 @@ func (m *memory) Forget(_ context.Context, ids []string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.state.Tokens = slices.DeleteFunc(m.state.Tokens, func(t Token) bool { return slices.Contains(ids, t.ID) })
+	return nil
+}
+
+func (m *memory) UsePasskey(_ context.Context, id string, count uint32, at time.Time) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.fail; err != nil {
+		m.fail = nil
+		return err
+	}
+	for i := range m.state.Passkeys {
+		if p := &m.state.Passkeys[i]; p.ID == id {
+			p.Count, p.LastUsed = count, at
+		}
+	}
 	return nil
 }
 

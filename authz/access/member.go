@@ -65,7 +65,8 @@ func (r *Registry) SetMember(ctx context.Context, by Holder, principal string, r
 	return &m, nil
 }
 
-// RemoveMember takes a principal's role away and revokes its tokens for good.
+// RemoveMember takes a principal's role away, revokes its tokens for good and removes its
+// passkeys.
 func (r *Registry) RemoveMember(ctx context.Context, by Holder, principal string, version uint64) error {
 	const op = "remove member"
 	r.changing.Lock()
@@ -80,7 +81,7 @@ func (r *Registry) RemoveMember(ctx context.Context, by Holder, principal string
 		return lastOwner(op)
 	}
 	return r.commit(ctx, by, Change{Act: "member.remove", Subject: principal, Detail: map[string]string{"was": string(old.Role)},
-		Removed: []string{principal}, Tokens: r.revoked(func(t *token) bool { return t.principal == principal })}, false)
+		Removed: []string{principal}, Forgotten: r.passkeysOf(principal), Tokens: r.revoked(func(t *token) bool { return t.principal == principal })}, false)
 }
 
 // manage checks that by may change the membership of principal at all, and returns the

@@ -17,6 +17,7 @@ type Request struct {
 	Name     string        // for people; at most 100 printable characters
 	Scopes   Set           // a part of what the holder holds; empty holds nothing
 	Lifetime time.Duration // more than 0, at most Config.Longest
+	Passkey  string        // the one that its holder signed in with; "": none, for the journal
 }
 
 // Mint makes a token for by's own principal; there is no way to make one for another. by
@@ -49,8 +50,11 @@ func (r *Registry) Mint(ctx context.Context, by Holder, q Request) (Secret, *Tok
 	if !t.Expires.After(t.Created) {
 		return Secret{}, nil, fault.New(fault.Usage, "invalid_input", op, errors.New("the token that asks ends at once"))
 	}
-	err := r.commit(ctx, by, Change{Act: "token.mint", Subject: t.ID, Tokens: []Token{t}, Detail: map[string]string{
-		"principal": t.Principal, "scopes": t.Scopes.String(), "expires": t.Expires.Format(time.RFC3339)}}, true)
+	detail := map[string]string{"principal": t.Principal, "scopes": t.Scopes.String(), "expires": t.Expires.Format(time.RFC3339)}
+	if q.Passkey != "" {
+		detail["passkey"] = q.Passkey
+	}
+	err := r.commit(ctx, by, Change{Act: "token.mint", Subject: t.ID, Tokens: []Token{t}, Detail: detail}, true)
 	if err != nil {
 		return Secret{}, nil, err
 	}

@@ -38,6 +38,9 @@ func (r *registry) Load(ctx context.Context) (*access.State, error) {
 			st.Tokens, err = tx.tokens()
 		}
 		if err == nil {
+			st.Passkeys, err = tx.passkeys()
+		}
+		if err == nil {
 			st.Unlogged, err = tx.unlogged()
 		}
 		return st, err
@@ -62,6 +65,18 @@ func (tx *Tx) tokens() (tokens []access.Token, err error) {
 			return err
 		})
 	return tokens, err
+}
+
+func (tx *Tx) passkeys() (out []access.Passkey, err error) {
+	err = tx.query("load passkeys", `SELECT id, principal, name, credential, key, count, created, used, halted FROM passkeys`, nil, func(r *sql.Rows) error {
+		var p access.Passkey
+		var count, created, used, halted int64
+		err := r.Scan(&p.ID, &p.Principal, &p.Name, &p.Credential, &p.Key, &count, &created, &used, &halted)
+		p.Count, p.Created, p.LastUsed, p.Halted = uint32(count), at(created), at(used), at(halted)
+		out = append(out, p)
+		return err
+	})
+	return out, err
 }
 
 func (tx *Tx) unlogged() (changes []access.Change, err error) {
@@ -119,7 +134,31 @@ func (r *registry) Apply(ctx context.Context, c access.Change) error {
 				return err
 			}
 		}
-		return nil
+		return tx.changePasskeys(op, who, c)
+	})
+}
+
+func (tx *Tx) changePasskeys(op, who string, c access.Change) error {
+	for _, p := range c.Forgotten {
+		if _, err := tx.exec(op, `DELETE FROM passkeys WHERE id = ?`, p.ID); err != nil {
+			return err
+		}
+	}
+	for _, p := range c.Passkeys {
+		if _, err := tx.insert(op, who, `INSERT INTO passkeys (id, principal, name, credential, key, count, created, used, halted)
+			VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT (id) DO UPDATE SET halted = ?9`,
+			p.ID, p.Principal, p.Name, p.Credential, p.Key, int64(p.Count), ns(p.Created), ns(p.LastUsed), ns(p.Halted)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// UsePasskey records a signature of a passkey.
+func (r *registry) UsePasskey(ctx context.Context, id string, count uint32, t time.Time) error {
+	return (*Store)(r).Update(ctx, func(tx *Tx) error {
+		_, err := tx.exec("record signature", `UPDATE passkeys SET count = ?1, used = ?2 WHERE id = ?3`, int64(count), ns(t), id)
+		return err
 	})
 }
 

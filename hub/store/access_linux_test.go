@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"reflect"
 	"testing"
@@ -60,11 +61,32 @@ func TestAccess(t *testing.T) {
 	if _, _, err := reg.Rotate(ctx, access.Holder{Principal: "user:a"}, toks[2].ID, 0, time.Minute); err != nil {
 		t.Fatal(err)
 	}
+	var keys []*access.Passkey
+	for i, p := range []string{"user:a", "user:a", "user:a", "user:b"} {
+		k, err := reg.AddPasskey(ctx, access.Holder{Principal: p}, access.Passkey{Name: "laptop", Credential: []byte{byte(i)}, Key: []byte("key"), Count: 4294967290})
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys = append(keys, k)
+	}
+	if err := errors.Join(reg.UsePasskey(ctx, keys[0].ID, 4294967295), reg.HaltPasskey(ctx, keys[1].ID)); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := reg.RemovePasskey(ctx, owner, keys[2].ID, "console"); err != nil {
+		t.Fatal(err)
+	}
 	if err := reg.RemoveMember(ctx, owner, "user:b", reg.Members(owner)[2].Version); err != nil {
 		t.Fatal(err)
 	}
 	if err := reg.Flush(ctx); err != nil {
 		t.Fatal(err)
+	}
+	passkeys := func(r *access.Registry) []access.Passkey {
+		ps, err := r.Passkeys(owner)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ps
 	}
 	look := func(r *access.Registry) (m []access.Member, tk []access.Token, g uint64) {
 		tk, err := r.Tokens(owner, "", 100)
@@ -74,6 +96,7 @@ func TestAccess(t *testing.T) {
 		return r.Members(owner), tk, r.Generation()
 	}
 	m1, t1, g1 := look(reg)
+	p1 := passkeys(reg)
 	check(t, s)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
@@ -83,6 +106,9 @@ func TestAccess(t *testing.T) {
 	m2, t2, g2 := look(again)
 	if !reflect.DeepEqual(m1, m2) || !reflect.DeepEqual(t1, t2) || g1 != g2 || g1 != index {
 		t.Errorf("before: %+v %+v %d\nafter: %+v %+v %d, journal %d", m1, t1, g1, m2, t2, g2, index)
+	}
+	if p2 := passkeys(again); !reflect.DeepEqual(p1, p2) || len(p2) != 2 || p2[0].Halted.IsZero() == p2[1].Halted.IsZero() {
+		t.Errorf("passkeys before: %+v\nafter: %+v", p1, p2)
 	}
 	if len(t2) != 4 || t2[0].LastUsed.IsZero() || t2[1].Revoked.IsZero() || t2[2].Successor != t2[3].ID {
 		t.Errorf("tokens: %+v", t2)
@@ -153,6 +179,16 @@ func TestAccessSchema(t *testing.T) {
 		`UPDATE tokens SET hash = randomblob(32)`: "is fixed", `UPDATE tokens SET revoked = 0`: "stays revoked"} {
 		wants(t, s.Update(ctx, func(tx *Tx) error { _, err := tx.exec("test", q); return err }), fault.Usage, "invalid_input", says)
 	}
+	m0 := access.Member{Principal: "uid:9", Role: access.Owner, Version: 1}
+	if err := apply(access.Change{Members: []access.Member{m0}, Passkeys: []access.Passkey{{ID: "psk_1", Principal: "uid:9", Credential: []byte("c"), Key: []byte("k"), Count: 2, Halted: time.Unix(5, 0)}}}); err != nil {
+		t.Fatal(err)
+	}
+	for q, says := range map[string]string{`UPDATE passkeys SET principal = 'uid:1'`: "are fixed", `UPDATE passkeys SET key = x'00'`: "are fixed",
+		`UPDATE passkeys SET credential = x'00'`: "are fixed", `UPDATE passkeys SET count = 1`: "counts no lower", `UPDATE passkeys SET halted = 0`: "stays halted"} {
+		wants(t, s.Update(ctx, func(tx *Tx) error { _, err := tx.exec("test", q); return err }), fault.Usage, "invalid_input", says)
+	}
+	two := access.Passkey{ID: "psk_2", Principal: "uid:9", Credential: []byte("c"), Key: []byte("k")}
+	wants(t, apply(access.Change{Passkeys: []access.Passkey{two}}), fault.Usage, "invalid_input", "credential")
 	wants(t, s.Access().Apply(ctx, access.Change{Generation: n, Act: "again"}), fault.Busy, "version_conflict")
 	wants(t, s.Access().Apply(ctx, access.Change{Generation: n + 2, Act: "gap"}), fault.Busy, "version_conflict")
 	// A duplicate membership cannot be stored: there is one row per principal.
@@ -160,8 +196,38 @@ func TestAccessSchema(t *testing.T) {
 	if err := apply(access.Change{Members: []access.Member{m, m}}); err != nil {
 		t.Fatal(err)
 	}
-	if st, err := s.Access().Load(ctx); err != nil || len(st.Members) != 1 {
+	if st, err := s.Access().Load(ctx); err != nil || len(st.Members) != 2 {
 		t.Errorf("%+v, %v", st, err)
 	}
 	wants(t, apply(access.Change{Members: []access.Member{{Principal: "uid:1", Role: "root", Version: 1}}}), fault.Usage, "invalid_input", "role IN")
+}
+
+// TestPasskeySchema: a store from before passkeys gets them, and keeps its members and tokens.
+func TestPasskeySchema(t *testing.T) {
+	ctx := context.Background()
+	dir := filepath.Join(t.TempDir(), "store")
+	s, err := open(dir, Options{}, migrations()[:6])
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw(t, s, `INSERT INTO members VALUES ('uid:0', 'owner', 'uid:0', 1, 1)`, `INSERT INTO access_changes VALUES (1, 1, 'uid:0', 'access.bootstrap', 'uid:0', CAST('{}' AS BLOB), 1)`)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = openStore(t, dir, Options{})
+	check(t, s)
+	reg, err := access.Open(ctx, access.Config{Storage: s.Access()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if reg.Role("uid:0") != access.Owner {
+		t.Error("the owner is lost")
+	}
+	if _, err := reg.AddPasskey(ctx, access.Holder{Principal: "uid:0"}, access.Passkey{Credential: []byte("c"), Key: []byte("k")}); err != nil {
+		t.Error(err)
+	}
+	check(t, s)
+	if _, err := os.Stat(filepath.Join(dir, "before-schema-7-from-6.db")); err != nil {
+		t.Error(err)
+	}
 }

@@ -30,6 +30,7 @@ var rowCost = map[string]int64{
 	"access_changes": 50,
 	"servers":        60,
 	"devices":        120,
+	"passkeys":       120,
 
 	"device_certificates": 120,
 }

@@ -110,17 +110,25 @@ func TestAccount(t *testing.T) {
 			return s.Access().Apply(context.Background(), access.Change{Generation: generation, Time: time.Now(), Actor: who + " tok_1", Act: "token.create",
 				Subject: t.ID, Detail: map[string]string{"name": t.Name, "expires": "2026-01-01T00:00:00Z"}, Tokens: []access.Token{t}})
 		}},
+		{"passkey", func(_ *Tx, s *Store, _ *Run, i int) error {
+			generation++
+			p := access.Passkey{ID: ident.New("psk"), Principal: who, Name: "a laptop", Credential: []byte(canon.Sum(fmt.Append(nil, i)).Hex()[:32]), Key: make([]byte, 91), Created: time.Now()}
+			return s.Access().Apply(context.Background(), access.Change{Generation: generation, Time: time.Now(), Actor: who + " tok_1", Act: "passkey.add",
+				Subject: p.ID, Detail: map[string]string{"key": p.ID}, Passkeys: []access.Passkey{p}})
+		}},
 	}
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
+			generation = 0
 			s := newStore(t)
 			r := newRun(t, s)
-			if k.name == "token" { // each is an Update
+			each := k.name == "token" || k.name == "passkey"
+			if each { // each is an Update
 				raw(t, s, "PRAGMA synchronous = off")
 			}
 			before, told := size(t, s), account(s)
 			for i := 0; i < int(rows); i += 100 {
-				if k.name == "token" {
+				if each {
 					for j := range 100 {
 						if err := k.one(nil, s, r, i+j); err != nil {
 							t.Fatal(err)

@@ -85,6 +85,7 @@ func TestCheckFinds(t *testing.T) {
 		{"generation_gap", `DELETE FROM access_changes WHERE generation = 1`},
 		{"no_owner", `UPDATE members SET role = 'admin'`},
 		{"unknown_parent", `INSERT INTO tokens SELECT n + 1, 'tok_x', principal, name, hash, scopes, 'tok_gone', successor, created, expires, revoked, used FROM tokens`},
+		{"foreign_passkey", `INSERT INTO passkeys VALUES ('psk_x', 'user:x', '', x'00', x'00', 0, 1, 0, 0)`},
 		{"schema", `DELETE FROM schema_migrations`},
 		{"schema", `INSERT INTO schema_migrations VALUES (99, 0)`},
 		{"artifact_missing", `INSERT INTO artifacts SELECT randomblob(32), 1, type, created FROM artifacts`},

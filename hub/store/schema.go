@@ -2,11 +2,13 @@ package store
 
 // migrations lead from one schema to the next, in order: the first makes schema
 // 1. What has been in a release is never changed, only followed by another.
-func migrations() []string { return []string{schema1, schema2, schema3, schema4, schema5, schema6} }
+func migrations() []string {
+	return []string{schema1, schema2, schema3, schema4, schema5, schema6, schema7}
+}
 
 // schemaDigest is the SHA-256 of the newest schema as SQLite keeps it; see
 // Store.checkSchema. It changes with every migration and never otherwise.
-const schemaDigest = "44f7df73099f31620942212b19f9f5722aebb380dfdd70a61c4a25f2d0fc1e62"
+const schemaDigest = "69d32dbb1d6ca5cf8d11d328b948b4f9a1290509a20c927e999ed09483e052eb"
 
 // schema1 is described in docs/formats/store.md. "n" orders rows by creation and
 // survives a VACUUM, which renumbers bare rowids.
@@ -261,4 +263,28 @@ CREATE TABLE device_certificates (
 	expires INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX device_certificates_device ON device_certificates (device);
+`
+
+// schema7 has the passkeys with which members' browsers sign in.
+const schema7 = `
+CREATE TABLE passkeys (
+	id         TEXT    NOT NULL PRIMARY KEY CHECK (id <> ''),
+	principal  TEXT    NOT NULL CHECK (principal <> ''),
+	name       TEXT    NOT NULL,
+	credential BLOB    NOT NULL UNIQUE CHECK (length(credential) BETWEEN 1 AND 1023),
+	key        BLOB    NOT NULL CHECK (length(key) > 0),
+	count      INTEGER NOT NULL CHECK (count BETWEEN 0 AND 4294967295),
+	created    INTEGER NOT NULL,
+	used       INTEGER NOT NULL,
+	halted     INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TRIGGER passkeys_fixed BEFORE UPDATE OF id, principal, credential, key, created ON passkeys
+	WHEN new.id <> old.id OR new.principal <> old.principal OR new.credential <> old.credential OR new.key <> old.key
+		OR new.created <> old.created
+	BEGIN SELECT raise(ABORT, 'whose a passkey is and its key are fixed'); END;
+CREATE TRIGGER passkeys_count_up BEFORE UPDATE OF count ON passkeys WHEN new.count < old.count
+	BEGIN SELECT raise(ABORT, 'a passkey counts no lower'); END;
+CREATE TRIGGER passkeys_halted_for_good BEFORE UPDATE OF halted ON passkeys
+	WHEN old.halted <> 0 AND new.halted <> old.halted
+	BEGIN SELECT raise(ABORT, 'a halted passkey stays halted'); END;
 `

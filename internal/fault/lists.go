@@ -20,6 +20,7 @@ var lists = [...]struct{ Thing, Do string }{
 	{Thing: "grant", Do: "palyra approvals grants lists them"},
 	{Thing: "member", Do: "palyra members ls lists principals, roles and versions"},
 	{Thing: "pairing", Do: "palyra devices pairings lists them"},
+	{Thing: "passkey", Do: "palyra passkeys ls lists them"},
 	{Thing: "run", Do: "palyra runs ls lists them"},
 	{Thing: "server", Do: "palyra mcp ls lists the MCP servers"},
 	{Thing: "session", Do: "palyra sessions ls lists them"},

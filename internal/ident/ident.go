@@ -26,6 +26,7 @@ const (
 	Token    = "tok"
 	Grant    = "grt" // a standing grant
 	Pairing  = "par"
+	Passkey  = "psk"
 )
 
 const digits = 32
