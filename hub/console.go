@@ -25,9 +25,9 @@ const ConsoleToken = "console"
 // SurfaceConsole is the surface of a browser that came through the door.
 const SurfaceConsole = "console"
 
-// Door lets browsers into the console. Codes are those of OpenConsole. A browser shows a nonce, its
-// secret, and has the user of this machine whose connection it came by, "" if that is another
-// machine's.
+// Door lets browsers into the console, by codes and by passkeys. Codes are those of OpenConsole. A
+// browser shows a nonce, its secret, and has the user of this machine whose connection it came by,
+// "" if that is another machine's.
 type Door interface {
 	// Knock binds a code to a browser. A code that another browser was first with, another user's, and
 	// one that isn't good are fault.Denied "unauthenticated".
@@ -35,4 +35,5 @@ type Door interface {
 	// Enter spends a code, which its browser has knocked with, for a token with the rights of the
 	// caller whose code it was.
 	Enter(ctx context.Context, code, nonce, user string) (TokenSecret, error)
+	PasskeyDoor
 }

@@ -22,7 +22,7 @@ func TestEffects(t *testing.T) {
 		OpenConsole.Operation: Keeps,
 		// They end or take away.
 		EndSession.Operation: Keeps, CancelRun.Operation: Keeps, DiscardLayer.Operation: Keeps, RemoveServer.Operation: Keeps, RevokeGrant.Operation: Keeps,
-		RevokeToken.Operation: Keeps, RemoveMember.Operation: Keeps, RevokeDevice.Operation: Keeps, RemoveDevice.Operation: Keeps, DenyPairing.Operation: Keeps, Stop.Operation: Keeps,
+		RevokeToken.Operation: Keeps, RevokePasskey.Operation: Keeps, RemoveMember.Operation: Keeps, RevokeDevice.Operation: Keeps, RemoveDevice.Operation: Keeps, DenyPairing.Operation: Keeps, Stop.Operation: Keeps,
 	}
 	for _, op := range Operations() {
 		want := decided[op] // Gives without a decision

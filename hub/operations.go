@@ -256,7 +256,7 @@ func Operations() []*Operation {
 		GetPolicy.Operation, ListPolicySets.Operation, GetPolicySet.Operation, ExplainPolicy.Operation, TestPolicy.Operation, GetDecision.Operation, ExportDecision.Operation, DiffPolicy.Operation, Reload.Operation,
 		GetReceipt.Operation, GetJournal.Operation, ListJournalEntries.Operation, ProveJournalEntry.Operation, ProveJournalConsistency.Operation, GetCheckpoint.Operation, GetTile.Operation,
 		WatchJournal.Operation, CosignJournal.Operation, ListKeys.Operation, RotateKey.Operation,
-		CreateToken.Operation, ListTokens.Operation, OpenConsole.Operation, RevokeToken.Operation, RotateToken.Operation, ListMembers.Operation, PutMember.Operation, RemoveMember.Operation,
+		CreateToken.Operation, ListTokens.Operation, OpenConsole.Operation, ListPasskeys.Operation, RevokePasskey.Operation, RevokeToken.Operation, RotateToken.Operation, ListMembers.Operation, PutMember.Operation, RemoveMember.Operation,
 		ListDevices.Operation, GetDevice.Operation, RevokeDevice.Operation, RemoveDevice.Operation, RenewDevice.Operation,
 		GetAuthority.Operation, ReplaceRoot.Operation,
 		BeginPairing.Operation, ListPairings.Operation, GetPairing.Operation, ApprovePairing.Operation, DenyPairing.Operation,

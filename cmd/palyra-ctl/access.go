@@ -86,6 +86,39 @@ func (a *app) tokenRotate(ctx context.Context, inv *command.Invocation) (*result
 	return secret(&t), nil
 }
 
+func (a *app) passkeysLs(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	p, err := hub.ListPasskeys.Do(ctx, h, hub.Caller{}, hub.None{})
+	if err != nil {
+		return nil, err
+	}
+	return text(front.Document{"passkeys": p.Items}, "%s", a.passkeys(inv, p.Items)), nil
+}
+
+func (a *app) passkeys(inv *command.Invocation, ps []hub.Passkey) string {
+	t := front.NewTable("PASSKEY", "NAME", "STATE", "PRINCIPAL", "SINCE", "LAST USE").Keep(0)
+	short := a.ids(inv, len(ps), func(i int) string { return ps[i].ID })
+	for i := range ps {
+		t.Row(short(ps[i].ID), ps[i].Name, ps[i].State, front.Principal(ps[i].Principal), stamp(ps[i].Created), stampOf(ps[i].LastUse))
+	}
+	return a.table(inv, t)
+}
+
+func (a *app) passkeysRevoke(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	p, err := hub.RevokePasskey.Do(ctx, h, hub.Caller{}, inv.Operands[0])
+	if err != nil {
+		return nil, err
+	}
+	return text(front.Document{"passkey": p}, "%s", a.passkeys(inv, []hub.Passkey{p})), nil
+}
+
 func (a *app) membersLs(ctx context.Context, inv *command.Invocation) (*result, error) {
 	h, err := a.connect(inv)
 	if err != nil {

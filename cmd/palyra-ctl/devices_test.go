@@ -10,7 +10,7 @@ import (
 	"palyra/transport/api/apitest"
 )
 
-// TestDevices: devices are listed, shown and ended, and completion knows their ids, with what the
+// TestDevices: devices and passkeys are listed, shown and ended, and completion knows their ids, with what the
 // hub said in JSON, too.
 func TestDevices(t *testing.T) {
 	h := apitest.NewHub()
@@ -36,6 +36,11 @@ func TestDevices(t *testing.T) {
 		{"devices revoke phone", 1, "not_found"},
 		{"devices revoke", 2, "ID"},
 		{"complete device", 0, "laptop\n"},
+		{"passkeys ls", 0, "psk_0123456789abcdef0123456789abcdef  laptop  active  uid:0 "},
+		{"passkeys ls --json", 0, `"passkeys": [`},
+		{"passkeys revoke psk_0123", 0, "revoked"},
+		{"passkeys revoke psk_00000000000000000000000000000000", 1, "hint: palyra passkeys ls"},
+		{"complete passkey", 0, apitest.Passkey + "\n"},
 	} {
 		var out, errs bytes.Buffer
 		a := &app{stdin: strings.NewReader(""), stdout: &out, stderr: &errs, getenv: func(string) string { return "" },

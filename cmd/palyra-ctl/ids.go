@@ -27,6 +27,7 @@ var kinds = map[string]lister{
 	"run":      idsOf(hub.ListRuns, func(p hub.PageQuery) hub.RunQuery { return hub.RunQuery{PageQuery: p} }, func(v *hub.Run) string { return v.ID }),
 	"approval": idsOf(hub.ListApprovals, func(p hub.PageQuery) hub.ApprovalQuery { return hub.ApprovalQuery{PageQuery: p} }, func(v *hub.Approval) string { return v.ID }),
 	"token":    idsOf(hub.ListTokens, func(p hub.PageQuery) hub.TokenQuery { return hub.TokenQuery{PageQuery: p} }, func(v *hub.Token) string { return v.ID }),
+	"passkey":  idsOf(hub.ListPasskeys, pageless, func(v *hub.Passkey) string { return v.ID }),
 	"grant":    idsOf(hub.ListGrants, pageless, func(v *hub.StandingGrant) string { return v.ID }),
 	"member":   idsOf(hub.ListMembers, pageless, func(v *hub.Member) string { return v.Principal }),
 	"device":   idsOf(hub.ListDevices, pageless, func(v *hub.Device) string { return v.ID }),

@@ -118,6 +118,7 @@ var commands = map[string]func(*app, context.Context, *command.Invocation) (*res
 	"policy ls": (*app).policyLs, "policy diff": (*app).policyDiff, "policy why": (*app).policyWhy, "policy try": (*app).policyTry, "policy export": (*app).policyExport, "policy reload": (*app).policyReload,
 	"attest get": (*app).attestGet, "journal ls": (*app).journalLs, "journal status": (*app).journalStatus, "keys ls": (*app).keysLs, "keys rotate": (*app).keysRotate, "artifact get": (*app).artifactGet,
 	"token create": (*app).tokenCreate, "token ls": (*app).tokenLs, "token revoke": (*app).tokenRevoke, "token rotate": (*app).tokenRotate,
+	"passkeys ls": (*app).passkeysLs, "passkeys revoke": (*app).passkeysRevoke,
 	"members ls": (*app).membersLs, "members set": (*app).membersSet, "members rm": (*app).membersRm,
 	"config show": (*app).configShow,
 	"mcp add":     (*app).mcpAdd, "mcp ls": (*app).mcpLs, "mcp show": (*app).mcpShow, "mcp accept": (*app).mcpAccept, "mcp rm": (*app).mcpRm,

@@ -136,8 +136,11 @@ func Register(s Site, challenge []byte, r Registration) (*Credential, error) {
 	return &Credential{ID: bytes.Clone(r.ID), Key: bytes.Clone(r.Key), Count: d.count}, nil
 }
 
+// ErrCount is the error of a signature that holds and counts no more than the last.
+var ErrCount = errors.New("there may be a copy of the passkey")
+
 // Verify returns the count of signatures in an assertion, which the caller keeps in c if it isn't
-// 0. One that isn't more than the last is refused: there may be a copy of the key.
+// 0. One that isn't more than the last is [ErrCount].
 func Verify(s Site, challenge []byte, c *Credential, a Assertion) (count uint32, err error) {
 	if !bytes.Equal(a.ID, c.ID) {
 		return 0, errors.New("the signature is another credential's")
@@ -150,7 +153,7 @@ func Verify(s Site, challenge []byte, c *Credential, a Assertion) (count uint32,
 		return 0, err
 	}
 	if (d.count != 0 || c.Count != 0) && d.count <= c.Count {
-		return 0, fmt.Errorf("signature %d of a passkey that has made %d: there may be a copy of it", d.count, c.Count)
+		return 0, fmt.Errorf("signature %d of a passkey that has made %d: %w", d.count, c.Count, ErrCount)
 	}
 	return d.count, nil
 }

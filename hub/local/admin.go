@@ -25,6 +25,8 @@ func (h *Hub) adminOperations() []hub.Entry {
 		hub.FindFolders.By(h.findFolders),
 		hub.CreateToken.By(h.createToken),
 		hub.OpenConsole.By(h.openConsole),
+		hub.ListPasskeys.By(h.listPasskeys),
+		hub.RevokePasskey.By(h.revokePasskey),
 		hub.ListTokens.By(h.listTokens),
 		hub.RevokeToken.By(h.revokeToken),
 		hub.RotateToken.By(h.rotateToken),
@@ -44,10 +46,11 @@ func (h *Hub) createToken(ctx context.Context, c hub.Caller, n hub.NewToken) (hu
 		return hub.TokenSecret{}, fault.New(fault.Usage, "invalid_input", "create token", fmt.Errorf("%q is the name of browsers' tokens", n.Name)).
 			WithHint("choose another name; palyra console open lets a browser in")
 	}
-	return h.mint(ctx, c, n)
+	return h.mint(ctx, c, n, "")
 }
 
-func (h *Hub) mint(ctx context.Context, c hub.Caller, n hub.NewToken) (hub.TokenSecret, error) {
+// mint makes a token for a caller who signed in with a passkey, "" for none.
+func (h *Hub) mint(ctx context.Context, c hub.Caller, n hub.NewToken, passkey string) (hub.TokenSecret, error) {
 	if n.Principal != "" && n.Principal != c.User {
 		return hub.TokenSecret{}, h.byRegistry(c, "create token", fault.New(fault.Denied, "permission_denied", "mint token", errors.New("the token would be another's")).
 			WithHint("a token is for whoever mints it: let that principal do it"))
@@ -59,7 +62,7 @@ func (h *Hub) mint(ctx context.Context, c hub.Caller, n hub.NewToken) (hub.Token
 	if err != nil {
 		return hub.TokenSecret{}, err
 	}
-	secret, t, err := h.access.Mint(ctx, holder(c), access.Request{Name: n.Name, Scopes: scopes, Lifetime: n.TTL})
+	secret, t, err := h.access.Mint(ctx, holder(c), access.Request{Name: n.Name, Scopes: scopes, Lifetime: n.TTL, Passkey: passkey})
 	if err != nil {
 		return hub.TokenSecret{}, h.byRegistry(c, "create token", err)
 	}

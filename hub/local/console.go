@@ -102,11 +102,21 @@ func (h *Hub) Enter(ctx context.Context, code, nonce, user string) (hub.TokenSec
 	if err != nil {
 		return hub.TokenSecret{}, err
 	}
-	if err := h.ask(o.caller, hub.OpenConsole.Operation); err != nil { // who asked for the code may have lost it since
+	t, err := h.admit(ctx, o.caller, "")
+	if err == nil {
+		h.passkeys.came(t.ID)
+	}
+	return t, err
+}
+
+// admit makes the token of a browser that came by a code, or by a passkey. Its member may have lost
+// the right to it since.
+func (h *Hub) admit(ctx context.Context, c hub.Caller, passkey string) (hub.TokenSecret, error) {
+	if err := h.ask(c, hub.OpenConsole.Operation); err != nil {
 		return hub.TokenSecret{}, err
 	}
-	scopes := scopesOf(h.access.Permissions(holder(o.caller)))
-	return h.mint(ctx, o.caller, hub.NewToken{Name: hub.ConsoleToken, Scopes: scopes, TTL: min(sessionTime, h.longestToken())})
+	scopes := scopesOf(h.access.Permissions(holder(c)))
+	return h.mint(ctx, c, hub.NewToken{Name: hub.ConsoleToken, Scopes: scopes, TTL: min(sessionTime, h.longestToken())}, passkey)
 }
 
 func (h *Hub) longestToken() time.Duration {

@@ -149,6 +149,7 @@ type Hub struct {
 	pairings *pairings
 	doors    doors
 	notices  *notices
+	passkeys *passkeys
 
 	retaining sync.Mutex // held through Retain
 	archiving sync.Mutex // held through keepSet
@@ -196,7 +197,7 @@ func Open(ctx context.Context, cfg Config) (_ *Hub, err error) {
 	h := &Hub{cfg: cfg, k: cfg.Kernel, st: cfg.Store, started: time.Now().UTC(), pools: newPools(), decided: newDecidedIndex(), publishing: make(chan struct{}, 1),
 		written: budget.NewAllowance(budget.Rate{Name: "journal", Each: cfg.JournalEach, Period: 24 * time.Hour})}
 	h.layers, h.notices = newLayers(h), newNotices(h)
-	h.devices, h.offer = newDevices(), newOffer()
+	h.devices, h.offer, h.passkeys = newDevices(), newOffer(), newPasskeys()
 	if err := h.layers.load(ctx); err != nil {
 		return nil, err
 	}

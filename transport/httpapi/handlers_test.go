@@ -136,6 +136,8 @@ func TestEveryOperation(t *testing.T) {
 	ask(200, post, "/api/v1/devices/"+apitest.Device+"/renew", `{"csr":"MAA="}`)
 	ask(200, post, "/api/v1/devices/"+apitest.Device+"/revoke", "")
 	ask(204, http.MethodDelete, "/api/v1/devices/"+apitest.Device, "")
+	ask(200, get, "/api/v1/passkeys", "")
+	ask(200, post, "/api/v1/passkeys/"+apitest.Passkey+"/revoke", "")
 	ask(200, get, "/api/v1/authority", "")
 	ask(200, post, "/api/v1/authority/replace-root", `{"at_once":true}`)
 	ask(200, get, "/api/v1/members", "")

@@ -13,17 +13,17 @@ import (
 // tabled are the commands that print a table.
 var tabled = map[string]bool{"sessions ls": true, "sessions show": true, "runs ls": true, "runs show": true, "runs cancel": true, "tools ls": true,
 	"approvals ls": true, "approvals grants": true, "policy ls": true, "policy reload": true, "policy diff": true, "policy try": true,
-	"journal ls": true, "keys ls": true, "keys rotate": true, "changes ls": true, "changes show": true, "token ls": true, "token revoke": true, "members ls": true, "mcp ls": true, "config show": true, "devices pairings": true,
+	"journal ls": true, "keys ls": true, "keys rotate": true, "changes ls": true, "changes show": true, "token ls": true, "token revoke": true, "passkeys ls": true, "passkeys revoke": true, "members ls": true, "mcp ls": true, "config show": true, "devices pairings": true,
 	"devices ls": true, "devices revoke": true, "devices root": true, "vault ls": true, "vault history": true, "vault recipients": true}
 
 // takes says what the operands of commands are; see command.Command.
 var takes = map[string][]string{
 	"call": {"@tool"}, "sessions show": {"@session"}, "sessions end": {"@session"}, "runs show": {"@run"}, "runs cancel": {"@run"}, "runs tape": {"@run"}, "runs output": {"@run"},
 	"tools show": {"@tool"}, "approvals show": {"@approval"}, "approvals approve": {"@approval"}, "approvals deny": {"@approval"}, "approvals revoke": {"@grant"},
-	"artifact get": {"@run"}, "token revoke": {"@token"}, "token rotate": {"@token"}, "members set": {"@member", roles}, "members rm": {"@member"},
+	"artifact get": {"@run"}, "token revoke": {"@token"}, "token rotate": {"@token"}, "passkeys revoke": {"@passkey"}, "members set": {"@member", roles}, "members rm": {"@member"},
 	"config explain": {"@key"}, "devices show": {"@device"}, "devices revoke": {"@device"}, "devices rm": {"@device"}, "devices approve": {"@pairing"}, "devices deny": {"@pairing"},
 	"vault recipients": {"ls|add|rm"},
-	"complete":         {"approval|device|grant|key|member|pairing|run|session|token|tool"},
+	"complete":         {"approval|device|grant|key|member|pairing|passkey|run|session|token|tool"},
 }
 
 // valuesOf says what a flag takes that does not say it itself.
@@ -339,6 +339,13 @@ func members() []command.Command {
 			Flags: []command.Flag{{Name: "ttl", Arg: "D", Help: "how long the new one is good (required)", Parse: parseTTL},
 				{Name: "overlap", Arg: "D", Help: "how long the old one stays good (default: not at all)", Parse: parseTTL}, flagVersion},
 			Examples: []command.Example{{Line: "palyra token rotate --ttl 30d --overlap 1h tok_...", Does: "the old one ends after an hour"}}},
+		{Name: "passkeys ls", Short: "list the passkeys that let browsers into the console",
+			Examples: []command.Example{{Line: "palyra passkeys ls", Does: "of whom they are, and when they were last used"}}},
+		{Name: "passkeys revoke", Operands: "ID", Min: 1, Max: 1, Short: "end a passkey for good",
+			Long: `
+Its member's browsers leave the console, too: any of them may have come in by it.
+palyra console open lets them in again.`,
+			Examples: []command.Example{{Line: "palyra passkeys revoke psk_...", Does: "at once, and not to be undone"}}},
 		{Name: "members ls", Short: "list who has which role", Examples: []command.Example{{Line: "palyra members ls", Does: "owners, admins, operators"}}},
 		{Name: "members set", Operands: "PRINCIPAL ROLE", Min: 2, Max: 2, Short: "give a principal a role", Flags: []command.Flag{flagVersion},
 			Examples: []command.Example{{Line: "palyra members set uid:1000 operator", Does: "members can't give more than they have"}}},

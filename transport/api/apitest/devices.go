@@ -68,3 +68,19 @@ func (h *Hub) replaceRoot(ctx context.Context, c hub.Caller, in hub.RootReplacem
 func (h *Hub) openConsole(context.Context, hub.Caller, hub.None) (hub.ConsoleCode, error) {
 	return hub.ConsoleCode{URL: "http://localhost:7142/enter?code=c", Code: "c", Expires: time.Now().Add(time.Minute)}, nil
 }
+
+// Passkey is the id of the one passkey that a Hub has.
+const Passkey = "psk_0123456789abcdef0123456789abcdef"
+
+func (h *Hub) listPasskeys(context.Context, hub.Caller, hub.None) (hub.Page[hub.Passkey], error) {
+	return hub.Page[hub.Passkey]{Items: []hub.Passkey{{ID: Passkey, Name: "laptop", Principal: "uid:0", State: "active", Created: time.Unix(1e9, 0).UTC()}}}, nil
+}
+
+func (h *Hub) revokePasskey(ctx context.Context, c hub.Caller, id string) (hub.Passkey, error) {
+	if id != Passkey {
+		return hub.Passkey{}, fault.New(fault.NotFound, "not_found", "look up passkey", nil).WithHint(fault.Lists("passkey"))
+	}
+	p, err := h.listPasskeys(ctx, c, hub.None{})
+	p.Items[0].State = "revoked"
+	return p.Items[0], err
+}

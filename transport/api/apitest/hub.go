@@ -88,7 +88,7 @@ func NewHub() *Hub {
 		hub.Backup.By(h.backup), hub.ListKeys.By(h.listKeys), hub.RotateKey.By(h.rotateKey),
 		hub.ListDevices.By(h.listDevices), hub.GetDevice.By(h.getDevice), hub.RevokeDevice.By(h.revokeDevice), hub.RemoveDevice.By(h.removeDevice), hub.RenewDevice.By(h.renewDevice),
 		hub.GetAuthority.By(h.getAuthority), hub.ReplaceRoot.By(h.replaceRoot),
-		hub.OpenConsole.By(h.openConsole), hub.BeginPairing.By(h.beginPairing), hub.ListPairings.By(h.listPairings), hub.GetPairing.By(h.getPairing), hub.ApprovePairing.By(h.approvePairing), hub.DenyPairing.By(h.denyPairing),
+		hub.OpenConsole.By(h.openConsole), hub.ListPasskeys.By(h.listPasskeys), hub.RevokePasskey.By(h.revokePasskey), hub.BeginPairing.By(h.beginPairing), hub.ListPairings.By(h.listPairings), hub.GetPairing.By(h.getPairing), hub.ApprovePairing.By(h.approvePairing), hub.DenyPairing.By(h.denyPairing),
 	)
 	maps.Copy(h.Table, hub.NewTable(h.vaultEntries()...))
 	return h
