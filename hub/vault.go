@@ -10,9 +10,10 @@ import "time"
 type SecretInfo struct {
 	Ref     string     `json:"ref"` // vault://SCOPE/KEY
 	Version uint64     `json:"version"`
-	Size    int        `json:"size"`    // bytes of the value
-	Created time.Time  `json:"created"` //
-	Expires *time.Time `json:"expires"` // null: never
+	Size    int        `json:"size"`         // bytes of the value
+	Created time.Time  `json:"created"`      //
+	Expires *time.Time `json:"expires"`      // null: never
+	By      string     `json:"by,omitempty"` // in lists: the principal who made the secret; absent: it isn't recorded
 }
 
 // VaultResult is what a call of a tool for secrets did. Run has its one step: how the call was
@@ -119,6 +120,7 @@ var (
 	// RevealSecret answers once: no key repeats it.
 	RevealSecret = define[SecretVersion, VaultResult]("vault.revealSecret", "POST /vault/reveal", "vault.manage",
 		"Reveal a secret", Operation{Doc: vaultDoc, Effect: Begins})
+	// ListSecrets has no value in its result, so the console's pages may have it, too.
 	ListSecrets = define[SecretQuery, VaultResult]("vault.listSecrets", "POST /vault/list", "vault.manage",
 		"List secrets, or the versions of one, without values", Operation{Doc: vaultDoc, Effect: Begins})
 	RemoveSecret = define[SecretName, VaultResult]("vault.removeSecret", "POST /vault/remove", "vault.manage",

@@ -235,7 +235,7 @@ func TestPictures(t *testing.T) {
 	do(t, ctx, goTo(h.url+"/console/runs"), click("main tbody a"), see("executed"))
 	run := get(t, ctx, chromedp.Location())
 	for name, at := range map[string]string{"run": run, "runs": h.url + "/console/runs", "changes": h.url + "/console/changes", "journal": h.url + "/console/journal",
-		"entry": h.url + "/console/journal/2", "access": h.url + "/console/access", "host": h.url + "/console/host"} {
+		"entry": h.url + "/console/journal/2", "access": h.url + "/console/access", "host": h.url + "/console/host", "secrets": h.url + "/console/secrets"} {
 		shoot(name, at)
 	}
 }

@@ -30,6 +30,12 @@ type house struct {
 // more add to its configuration.
 func newHouse(t *testing.T, more ...func(bin string) string) *house {
 	t.Helper()
+	return newHouseIn(t, t.TempDir(), more...)
+}
+
+// newHouseIn is newHouse in a directory of the caller's: more may work on its folder "state".
+func newHouseIn(t *testing.T, dir string, more ...func(bin string) string) *house {
+	t.Helper()
 	bin, err := filepath.Abs("../../bin")
 	if err != nil {
 		t.Fatal(err)
@@ -37,7 +43,6 @@ func newHouse(t *testing.T, more ...func(bin string) string) *house {
 	if _, err := os.Stat(filepath.Join(bin, "palyrad")); err != nil {
 		t.Fatalf("%v: make build makes it", err)
 	}
-	dir := t.TempDir()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

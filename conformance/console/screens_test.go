@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 )
 
@@ -44,6 +45,21 @@ func fits(t *testing.T, ctx context.Context, h *house, pages ...string) {
 		}
 	}
 	do(t, ctx, chromedp.EmulateViewport(1440, 900))
+}
+
+// wide fails if the open page is wider than its window, at the width of a phone and of a desk, light
+// and dark.
+func wide(t *testing.T, ctx context.Context) {
+	t.Helper()
+	for _, width := range []int64{360, 1440} {
+		for _, dark := range []string{"light", "dark"} {
+			do(t, ctx, chromedp.EmulateViewport(width, 900), send(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+				Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: dark}}}))
+			if have := get(t, ctx, js[int64]("document.documentElement.scrollWidth")); have > width {
+				t.Errorf("%s is %d wide in a window of %d", get(t, ctx, chromedp.Location()), have, width)
+			}
+		}
+	}
 }
 
 // TestPolicyScreen: the set in force with its texts, a decision explained, a change tried and the

@@ -173,6 +173,7 @@ type Info struct {
 	Size    int
 	Created time.Time
 	Expires *time.Time // nil: never
+	By      string     // of List and History: who made the secret; "": it isn't recorded
 }
 
 // Expired reports whether the version isn't given out any more.
@@ -589,7 +590,16 @@ func (x *version) context(purpose string, r Ref, generation uint64) seal.Context
 	return seal.Context{Purpose: purpose, Scope: r.scope, Name: r.key, Version: x.Version, Generation: generation}
 }
 
-func (x *version) info(r Ref) Info { return Info{r, x.Version, x.Size, x.Created, x.Expires} }
+func (x *version) info(r Ref) Info {
+	return Info{Ref: r, Version: x.Version, Size: x.Size, Created: x.Created, Expires: x.Expires}
+}
+
+// listed is info with who made the secret.
+func (s *secret) listed(x *version) Info {
+	i := x.info(s.Ref)
+	i.By = s.By
+	return i
+}
 
 // Get opens a version of a secret, 0 for the newest. The caller wipes it.
 func (v *Vault) Get(ctx context.Context, r Ref, n uint64) (s *seal.Secret, i Info, err error) {
@@ -705,7 +715,7 @@ func (v *Vault) List(ctx context.Context) (out []Info, err error) {
 	err = v.with(ctx, func() error {
 		for _, s := range v.idx.Secrets {
 			if n := len(s.Versions); n > 0 {
-				out = append(out, s.Versions[n-1].info(s.Ref))
+				out = append(out, s.listed(&s.Versions[n-1]))
 			}
 		}
 		return nil
@@ -720,8 +730,9 @@ func (v *Vault) History(ctx context.Context, r Ref) (out []Info, err error) {
 			return err
 		}
 		at, _ := v.idx.find(r)
-		for _, x := range v.idx.Secrets[at].Versions {
-			out = append(out, x.info(r))
+		s := &v.idx.Secrets[at]
+		for i := range s.Versions {
+			out = append(out, s.listed(&s.Versions[i]))
 		}
 		return nil
 	})

@@ -94,8 +94,10 @@ func (h *Hub) vaultCallWith(ctx context.Context, c hub.Caller, session, name str
 			clear(v)
 		}
 	}()
-	if err := private(c, name); err != nil {
-		return out, err
+	if name != toolproto.VaultList || c.Surface != hub.SurfaceConsole { // a list has no values
+		if err := private(c, name); err != nil {
+			return out, err
+		}
 	}
 	if session != "" {
 		if err := ident.Check(ident.Session, session); err != nil {
@@ -148,7 +150,7 @@ func (h *Hub) vaultCallWith(ctx context.Context, c hub.Caller, session, name str
 		list = append(list, d.Info)
 	}
 	for _, i := range list {
-		out.Secrets = append(out.Secrets, hub.SecretInfo{Ref: i.Ref.String(), Version: i.Version, Size: i.Size, Created: i.Created, Expires: i.Expires})
+		out.Secrets = append(out.Secrets, hub.SecretInfo{Ref: i.Ref.String(), Version: i.Version, Size: i.Size, Created: i.Created, Expires: i.Expires, By: i.By})
 	}
 	if d.Secret != nil {
 		out.Value = bytes.Clone(d.Secret.Bytes())

@@ -293,9 +293,24 @@ func TestVaultCallers(t *testing.T) {
 	if err := set(over); fault.ReasonOf(err) != "connection_not_private" {
 		t.Errorf("a token over TCP: %v", err)
 	}
+	over.Surface = hub.SurfaceConsole
+	if err := set(over); fault.ReasonOf(err) != "connection_not_private" {
+		t.Errorf("from the console: %v", err)
+	}
+	if _, err := request(h, hub.RevealSecret, over, hub.SecretVersion{Ref: "vault://global/token"}); fault.ReasonOf(err) != "connection_not_private" {
+		t.Errorf("a reveal from the console: %v", err)
+	}
 	over.Surface = surfaceToken
 	if err := set(over); err != nil {
 		t.Errorf("the same over the unix socket: %v", err)
+	}
+	over.Surface = hub.SurfaceConsole
+	if r := h.executed(request(h, hub.ListSecrets, over, hub.SecretQuery{})); len(r.Secrets) != 1 || r.Secrets[0].By != h.owner.User || r.Value != nil {
+		t.Errorf("the console's list: %+v", r.Secrets)
+	}
+	over.Surface = surfaceHTTP
+	if _, err := request(h, hub.ListSecrets, over, hub.SecretQuery{}); fault.ReasonOf(err) != "connection_not_private" {
+		t.Errorf("a list over TCP: %v", err)
 	}
 	_, csr := deviceKey(t)
 	_, chain := h.pair(h.owner, "laptop", csr, false, "run.start", "session.read", "session.write", "vault.manage")

@@ -29,6 +29,8 @@ var table = []page{
 	{http.MethodPost, []string{"changes", "*", "discard"}, (*turn).discard},
 	{http.MethodGet, []string{"journal"}, (*turn).journal},
 	{http.MethodGet, []string{"journal", "*"}, (*turn).entry},
+	{http.MethodGet, []string{"secrets"}, (*turn).secrets},
+	{http.MethodPost, []string{"secrets"}, (*turn).listSecrets},
 	{http.MethodGet, []string{"access"}, (*turn).access},
 	{http.MethodPost, []string{"access", "*", "revoke"}, (*turn).revokeToken},
 	{http.MethodGet, []string{"host"}, (*turn).host},
@@ -55,6 +57,7 @@ var places = []place{
 	{"changes", "Changes"},
 	{"journal", "Journal"},
 	{"policy", "Policy"},
+	{"secrets", "Secrets"},
 	{"access", "Access"},
 	{"host", "Host"},
 }

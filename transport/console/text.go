@@ -63,6 +63,7 @@ func funcs(assets map[string]string) template.FuncMap {
 			}
 			return ""
 		},
+		"past":  func(t *time.Time) bool { return !time.Now().Before(*t) },
 		"stamp": func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 		"short": func(d canon.Digest) string {
 			s := d.String()

@@ -1,0 +1,96 @@
+package console
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"palyra/hub"
+	"palyra/internal/fault"
+	"palyra/transport/behind"
+)
+
+// visit makes a visitor's request to a console over h, which needn't have GetStatus. A form makes it
+// a POST. The error is the page's.
+func visit(t *testing.T, h hub.Table, at string, form url.Values) (*httptest.ResponseRecorder, error) {
+	t.Helper()
+	c, err := New(Config{Door: struct{ hub.Door }{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	status := hub.GetStatus.By(func(context.Context, hub.Caller, hub.None) (hub.Status, error) { return hub.Status{}, nil })
+	h[status.Operation] = status
+	method := http.MethodGet
+	if form != nil {
+		method = http.MethodPost
+	}
+	w := httptest.NewRecorder()
+	return w, c.Page(w, httptest.NewRequest(method, root+at, nil), &behind.Visitor{Caller: hub.Caller{User: "uid:1"}, Hub: h, Form: form})
+}
+
+// has fails if a page lacks a text, or has one that is wanted to be absent: "-text".
+func has(t *testing.T, page string, texts ...string) {
+	t.Helper()
+	for _, x := range texts {
+		if absent, ok := strings.CutPrefix(x, "-"); ok == strings.Contains(page, absent) && ok || !ok && !strings.Contains(page, x) {
+			t.Errorf("want %q in\n%s", x, page)
+		}
+	}
+}
+
+// answer is an operation that always gives the same.
+func answer[In, Out any](op hub.Op[In, Out], out Out, err error) hub.Entry {
+	return op.By(func(context.Context, hub.Caller, In) (Out, error) { return out, err })
+}
+
+// TestSecrets: the page makes no call before a click, and then shows what was listed, with the uses
+// that the visitor may see.
+func TestSecrets(t *testing.T) {
+	gone := time.Unix(1, 0)
+	calls := 0
+	entry := hub.JournalEntry{Index: 0, CallID: "c", Statement: []byte(`{"predicate":{"capsule":{"secrets":[{"ref":"vault://global/<b>a","version":2}]}}}`)}
+	var result hub.VaultResult
+	h := hub.NewTable(
+		answer(hub.GetVault, hub.VaultState{Vault: "V", Epoch: 3, OpenedBy: "palyrad"}, nil),
+		answer(hub.GetJournal, hub.JournalStatus{Size: 1}, nil),
+		answer(hub.ListJournalEntries, hub.Page[hub.JournalEntry]{Items: []hub.JournalEntry{entry}}, nil),
+		hub.ListSecrets.By(func(context.Context, hub.Caller, hub.SecretQuery) (hub.VaultResult, error) {
+			calls++
+			return result, nil
+		}))
+	show := func(form url.Values) string {
+		t.Helper()
+		w, err := visit(t, h, "secrets", form)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w.Body.String()
+	}
+	has(t, show(nil), "opened as", "palyra vault set", "-<table>")
+	if calls != 0 {
+		t.Error("looking made a call")
+	}
+	result = hub.VaultResult{Run: hub.Run{ID: "run_x", Steps: []hub.StepResult{{Outcome: "executed"}}}, Value: []byte("the value"),
+		Secrets: []hub.SecretInfo{{Ref: "vault://global/<b>a", Version: 2, Expires: &gone, By: "uid:7"}, {Ref: "vault://global/b", Version: 1}}}
+	has(t, show(url.Values{"ref": {""}}), "vault://global/&lt;b&gt;a", "expired", "uid:7", "read by 1", "/console/journal/0", "-the value", "never", "newest 1 calls")
+	result = hub.VaultResult{Run: hub.Run{ID: "run_x", Steps: []hub.StepResult{{Outcome: "denied", Error: "no policy"}}}}
+	has(t, show(url.Values{}), "denied", "no policy", "/console/runs/run_x", "-There are none")
+	for _, e := range []hub.Entry{answer(hub.ListJournalEntries, hub.Page[hub.JournalEntry]{}, fault.New(fault.Denied, "permission_denied", "x", nil)),
+		answer(hub.GetVault, hub.VaultState{}, fault.New(fault.NotFound, "not_found", "x", nil))} {
+		h[e.Operation] = e
+		has(t, show(nil), "palyra vault")
+	}
+	has(t, show(nil), "opens no vault", `-action="/console/secrets"`)
+	if _, err := visit(t, h, "secrets", url.Values{}); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("a list without a vault: %v", err)
+	}
+	denied := answer(hub.GetVault, hub.VaultState{}, fault.New(fault.Denied, "permission_denied", "x", nil))
+	h[denied.Operation] = denied
+	if _, err := visit(t, h, "secrets", nil); fault.KindOf(err) != fault.Denied {
+		t.Errorf("without the permission: %v", err)
+	}
+}
