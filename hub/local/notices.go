@@ -116,7 +116,7 @@ func (n *notices) changed(c store.Change) {
 			t |= hub.TopicRuns
 		case "approvals":
 			t |= hub.TopicQuestions
-		case "members", "tokens", "access_changes", "devices", "device_certificates":
+		case "members", "tokens", "passkeys", "access_changes", "devices", "device_certificates":
 			t |= hub.TopicAccess
 		case "servers":
 			t |= hub.TopicServers
