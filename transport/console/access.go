@@ -21,11 +21,17 @@ func (t *turn) access() error {
 	if err != nil {
 		return err
 	}
+	passkeys, err := may(t, hub.ListPasskeys, hub.None{})
+	if err != nil {
+		return err
+	}
 	return t.show("access", "Access", struct {
-		Tokens  *hub.Page[hub.Token]
-		Members *hub.Page[hub.Member]
-		Devices *hub.Page[hub.Device]
-	}{tokens, members, devices})
+		Tokens   *hub.Page[hub.Token]
+		Members  *hub.Page[hub.Member]
+		Devices  *hub.Page[hub.Device]
+		Passkeys *hub.Page[hub.Passkey]
+		Origin   string
+	}{tokens, members, devices, passkeys, t.c.cfg.Door.PasskeyOrigin()})
 }
 
 func (t *turn) revokeToken() error {

@@ -14,8 +14,8 @@
 // A page asks the hub for operations in its visitor's name, as any client does, and shows no more
 // than their answers. There is no state but the codes at the hub's [hub.Door] and when each
 // browser's token was last used. A browser enters with a code of its user's, in a form that it
-// must send by a click, and has a token of that user's in a cookie from then on: 12 hours, or 2
-// without a click. Leaving revokes it.
+// must send by a click, or with a signature of that user's passkey, and has a token of that user's
+// in a cookie from then on: 12 hours, or 2 without a click. Leaving revokes it.
 //
 // All text that isn't the console's comes out with control characters and those that turn or hide
 // text visible ([visible]).
@@ -195,11 +195,11 @@ func (c *Console) show(w http.ResponseWriter, r *http.Request, status int, page 
 
 // Refuse implements behind.Pages.
 func (c *Console) Refuse(w http.ResponseWriter, p api.Problem) {
-	page := "problem"
+	page, data := "problem", any(p)
 	if p.Status == http.StatusUnauthorized {
-		page = "stranger"
+		page, data = "stranger", c.stranger(p.Detail)
 	}
-	_ = c.show(w, nil, p.Status, page, view{Title: p.Title, Data: p})
+	_ = c.show(w, nil, p.Status, page, view{Title: p.Title, Data: data})
 }
 
 // Open implements behind.Pages.
@@ -229,6 +229,9 @@ func (c *Console) Open(w http.ResponseWriter, r *http.Request, v *behind.Visitor
 // the click, so a program that looks at addresses doesn't spend it.
 func (c *Console) door(w http.ResponseWriter, r *http.Request, v *behind.Visitor) error {
 	code := r.URL.Query().Get("code")
+	if code == "" {
+		return c.signIn(w, r, v)
+	}
 	nonce := nonceOf(r, v)
 	if nonce == "" {
 		nonce = rand.Text()
@@ -248,7 +251,13 @@ func nonceOf(r *http.Request, v *behind.Visitor) string {
 }
 
 func (c *Console) enter(w http.ResponseWriter, r *http.Request, v *behind.Visitor) error {
-	t, err := c.cfg.Door.Enter(r.Context(), v.Form.Get("code"), nonceOf(r, v), v.User)
+	var t hub.TokenSecret
+	var err error
+	if v.Form.Has("signature") {
+		t, err = c.enterByPasskey(r, v)
+	} else {
+		t, err = c.cfg.Door.Enter(r.Context(), v.Form.Get("code"), nonceOf(r, v), v.User)
+	}
 	if err != nil {
 		return err
 	}
@@ -315,7 +324,7 @@ func (c *Console) Page(w http.ResponseWriter, r *http.Request, v *behind.Visitor
 	t := &turn{c: c, w: w, r: r, v: v, ctx: r.Context(), words: strings.Split(strings.TrimPrefix(r.URL.Path, root), "/")}
 	if token := v.Caller.Token; token != "" {
 		if c.stale(token) {
-			return t.leave("This browser had no click for two hours. palyra console open lets it in again.")
+			return t.leave("This browser had no click for two hours. A passkey, or palyra console open, lets it in again.")
 		}
 		if r.Header.Get(live) == "" && t.words[0] != feedWord {
 			c.touch(token)
@@ -351,7 +360,14 @@ type turn struct {
 }
 
 // show writes a page with the state of the daemon on top.
-func (t *turn) show(page, title string, data any) error {
+func (t *turn) show(page, title string, data any) error { return t.showAs(page, title, data, true) }
+
+// showStill is show for a page that isn't fetched again.
+func (t *turn) showStill(page, title string, data any) error {
+	return t.showAs(page, title, data, false)
+}
+
+func (t *turn) showAs(page, title string, data any, live bool) error {
 	st, err := hub.GetStatus.Do(t.ctx, t.v.Hub, t.v.Caller, hub.None{})
 	if err != nil {
 		return err
@@ -360,7 +376,7 @@ func (t *turn) show(page, title string, data any) error {
 		t.count = st.Counts.ApprovalsPending
 	}
 	return t.c.show(t.w, t.r, http.StatusOK, page, view{Title: title, Count: t.count, At: t.words[0], Caller: t.v.Caller, Status: st, Said: said[t.r.URL.Query().Get("said")],
-		Live: true, Topics: followed(t.words[0]), Here: t.r.URL.RequestURI(), Data: data})
+		Live: live, Topics: followed(t.words[0]), Here: t.r.URL.RequestURI(), Data: data})
 }
 
 // see ends an act: the browser gets a page, which says what was done.
@@ -377,6 +393,8 @@ var said = map[string]string{
 	"resumed":   "New runs are taken again.",
 	"discarded": "The layer is removed.",
 	"revoked":   "The token is revoked.",
+	"added":     "The passkey is added.",
+	"removed":   "The passkey is revoked, and its member’s other browsers have left.",
 	"ended":     "The grant is revoked.",
 	"reloaded":  "The policies are read again.",
 }
@@ -389,5 +407,5 @@ func (t *turn) leave(why string) error {
 		}
 	}
 	http.SetCookie(t.w, cookie(t.v.Cookie, "", 0))
-	return t.c.show(t.w, nil, http.StatusOK, "stranger", view{Title: "You have left", Data: api.Problem{Detail: why}})
+	return t.c.show(t.w, nil, http.StatusOK, "stranger", view{Title: "You have left", Data: t.c.stranger(why)})
 }

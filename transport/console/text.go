@@ -1,6 +1,7 @@
 package console
 
 import (
+	"encoding/base64"
 	"encoding/hex"
 	"fmt"
 	"html/template"
@@ -46,6 +47,7 @@ func blank(c rune) bool {
 // funcs are the functions of templates. assets are their places by name.
 func funcs(assets map[string]string) template.FuncMap {
 	return template.FuncMap{
+		"base64url": base64.RawURLEncoding.EncodeToString,
 		"asset": func(name string) (string, error) {
 			if at, ok := assets[name]; ok {
 				return at, nil

@@ -1,0 +1,194 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/webauthn"
+	"github.com/chromedp/chromedp"
+)
+
+// authenticator gives the browser a platform authenticator of software, whose person is there and
+// verified.
+func authenticator(t *testing.T, ctx context.Context) (verified func(bool) action) {
+	t.Helper()
+	do(t, ctx, send(webauthn.Enable, webauthn.EnableParams{}))
+	id := get(t, ctx, func(ctx context.Context, target *chromedp.Target) (webauthn.AuthenticatorID, error) {
+		yes := true
+		r, err := cdp.Call(ctx, target, webauthn.AddVirtualAuthenticator, webauthn.AddVirtualAuthenticatorParams{Options: &webauthn.VirtualAuthenticatorOptions{
+			Protocol: webauthn.AuthenticatorProtocolCtap2, Transport: webauthn.AuthenticatorTransportInternal,
+			HasResidentKey: yes, HasUserVerification: yes, AutomaticPresenceSimulation: yes, IsUserVerified: yes}})
+		return r.AuthenticatorID, err
+	})
+	return func(yes bool) action {
+		return send(webauthn.SetUserVerified, webauthn.SetUserVerifiedParams{AuthenticatorID: id, IsUserVerified: yes})
+	}
+}
+
+const (
+	leave  = `form[action="/console/leave"] button`
+	signIn = `form[action="/enter"] button`
+)
+
+// addPasskey has a browser that is in add a passkey as a person does.
+func addPasskey(t *testing.T, ctx context.Context, h *house, name string) {
+	t.Helper()
+	do(t, ctx, goTo(h.url+"/console/access"), click(`a[href="/console/access/passkey"]`), shown("input[name=name]"),
+		chromedp.SendKeys(chromedp.CSS("input[name=name]"), name), click("#passkey button"), until(".said", "The passkey is added"), see(name))
+}
+
+// keep has the page keep what its form sends, in this tab.
+const keep = `(() => { const send = HTMLFormElement.prototype.submit; HTMLFormElement.prototype.submit = function () {
+	sessionStorage.sent = new URLSearchParams(new FormData(this)).toString(); send.call(this); }; })()`
+
+// TestPasskey: a browser that came in by a code adds a passkey, leaves, and comes back by it alone. It
+// adds no other then. A form that is sent again, and a passkey that is revoked, let no browser in.
+func TestPasskey(t *testing.T) {
+	h := newHouse(t)
+	ctx := browser(t)
+	authenticator(t, ctx)
+	h.enter(ctx)
+	do(t, ctx, goTo(h.url+"/console/access"), see("There are none"))
+	addPasskey(t, ctx, h, "this laptop")
+	do(t, ctx, goTo(h.url+"/console/access/passkey"), shown("input[name=name]"), chromedp.SendKeys(chromedp.CSS("input[name=name]"), "twice"), click("#passkey button"),
+		until("#passkey-note", "There is a passkey of yours"))
+	do(t, ctx, click(leave), see("palyra console open"), shown(signIn))
+	if out := h.palyra("token", "ls", "--json"); strings.Contains(out, `"active"`) {
+		t.Fatalf("control: a token is active: %s", out)
+	}
+	do(t, ctx, run(keep), click(signIn), shown("nav"), see("None waits"))
+	sent := get(t, ctx, js[string]("sessionStorage.sent"))
+	if f, err := url.ParseQuery(sent); err != nil || f.Get("signature") == "" {
+		t.Fatalf("control: the form sent %q", sent)
+	}
+	do(t, ctx, goTo(h.url+"/console/access/passkey"), see("came in by a code within five minutes"))
+	if n := get(t, ctx, js[int]("document.querySelectorAll('#passkey').length")); n != 0 {
+		t.Error("a browser that came in by a passkey is offered another")
+	}
+	list := h.palyra("passkeys", "ls")
+	id := regexp.MustCompile(`psk_[0-9a-f]{32}`).FindString(list)
+	if id == "" || !strings.Contains(list, "this laptop") || !strings.Contains(list, "active") {
+		t.Fatalf("palyra passkeys ls: %s", list)
+	}
+	do(t, ctx, click(leave), see("palyra console open"), run(`fetch('/enter').then(() => fetch('/enter', { method: 'POST', body: new URLSearchParams(sessionStorage.sent), redirect: 'manual' }))
+		.then((r) => { document.body.dataset.again = r.status; })`), shown(`body[data-again="401"]`))
+	do(t, ctx, goTo(h.url+"/"), click(signIn), shown("nav"))
+	h.palyra("passkeys", "revoke", id)
+	do(t, ctx, see("palyra console open")) // the open page leaves by itself
+	do(t, ctx, shown(signIn), click(signIn), see("isn't known here, or was revoked"))
+	h.enter(ctx)
+	addPasskey(t, ctx, h, "again")
+	do(t, ctx, click(`form[action^="/console/access/passkeys/"] button`), until(".said", "The passkey is revoked"), see("There are none"))
+}
+
+// TestPasskeyPerson: without a verified person neither the browser nor palyrad takes a signature, and
+// what a page of another port had signed is good nowhere.
+func TestPasskeyPerson(t *testing.T) {
+	h := newHouse(t)
+	ctx := browser(t)
+	verified := authenticator(t, ctx)
+	h.enter(ctx)
+	addPasskey(t, ctx, h, "laptop")
+	do(t, ctx, click(leave), shown(signIn), verified(false), click(signIn), until("#passkey-note", "No passkey was given"))
+	// A page that asks for less than palyrad's gets no further.
+	do(t, ctx, run(`(() => { const ask = navigator.credentials.get; navigator.credentials.get = function (o) { o.publicKey.userVerification = 'discouraged'; return ask.call(this, o); }; })()`),
+		click(signIn), see("didn't verify the person"))
+	do(t, ctx, verified(true), shown(signIn), click(signIn), shown("nav"), click(leave), shown(signIn))
+
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		_ = http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<!doctype html><body>evil") }))
+	}()
+	for _, origin := range []string{fmt.Sprintf("http://localhost:%d", l.Addr().(*net.TCPAddr).Port), h.url} {
+		status := signFrom(t, ctx, h, origin)
+		if want := map[bool]int{true: 303, false: 401}[origin == h.url]; status != want {
+			t.Errorf("a signature of a page at %s: %d, want %d", origin, status, want)
+		}
+	}
+}
+
+// signFrom has a page of an origin sign a challenge that this process got of palyrad, and sends it.
+func signFrom(t *testing.T, ctx context.Context, h *house, origin string) int {
+	t.Helper()
+	web := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	resp, err := web.Get(h.url + "/enter")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := io.ReadAll(resp.Body)
+	resp.Body.Close()
+	m := regexp.MustCompile(`data-rp="localhost" data-challenge="([^"]+)"`).FindSubmatch(page)
+	if err != nil || m == nil {
+		t.Fatalf("no challenge in %s", page)
+	}
+	do(t, ctx, goTo(origin), shown("body"), run(fmt.Sprintf(`(async () => {
+		const encode = (b) => btoa(String.fromCharCode(...new Uint8Array(b))).replaceAll('+', '-').replaceAll('/', '_').replaceAll('=', '');
+		const q = %q;
+		const c = await navigator.credentials.get({ publicKey: { challenge: Uint8Array.from(atob(q.replaceAll('-', '+').replaceAll('_', '/')), (c) => c.charCodeAt(0)), rpId: 'localhost', userVerification: 'required' } });
+		document.body.dataset.got = JSON.stringify({ challenge: q, id: encode(c.rawId), data: encode(c.response.authenticatorData), client: encode(c.response.clientDataJSON), signature: encode(c.response.signature), user: encode(c.response.userHandle) });
+	})()`, m[1])), shown("body[data-got]"))
+	var got map[string]string
+	if err := json.Unmarshal([]byte(get(t, ctx, js[string]("document.body.dataset.got"))), &got); err != nil {
+		t.Fatal(err)
+	}
+	form := url.Values{}
+	for name, value := range got {
+		form.Set(name, value)
+	}
+	req, err := http.NewRequest(http.MethodPost, h.url+"/enter", strings.NewReader(form.Encode()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	for _, c := range resp.Cookies() {
+		req.AddCookie(&http.Cookie{Name: c.Name, Value: c.Value})
+	}
+	if resp, err = web.Do(req); err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	return resp.StatusCode
+}
+
+// TestPasskeyPlaces: at an IP address, and without scripts, the page says how to get in.
+func TestPasskeyPlaces(t *testing.T) {
+	h := newHouse(t)
+	ctx := browser(t)
+	do(t, ctx, goTo(strings.Replace(h.url, "localhost", "127.0.0.1", 1)), see("palyra console open"), shown("#elsewhere a"))
+	if got := get(t, ctx, js[string]("document.querySelector('#elsewhere a').href")); got != h.url+"/" {
+		t.Errorf("it sends to %q", got)
+	}
+	hidden := `document.querySelector('#passkey').checkVisibility()`
+	if get(t, ctx, js[bool](hidden)) {
+		t.Error("a passkey is asked for where there can be none")
+	}
+	do(t, ctx, goTo(h.url), shown(signIn), send(emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}),
+		goTo(h.url+"/console/access"), see("palyra console open"), see("With scripts, a passkey"))
+	if get(t, ctx, js[bool](hidden)) {
+		t.Error("a button that does nothing is shown")
+	}
+	do(t, ctx, send(emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{}))
+	h.enter(ctx)
+	authenticator(t, ctx)
+	addPasskey(t, ctx, h, `<b>"laptop'</b>`)
+	for _, p := range []string{"access", "access/passkey"} {
+		do(t, ctx, chromedp.EmulateViewport(360, 800), goTo(h.url+"/console/"+p), shown("main h1"))
+		if wide := get(t, ctx, js[int64]("document.documentElement.scrollWidth")); wide > 360 {
+			t.Errorf("%s is %d wide in a window of 360", p, wide)
+		}
+	}
+}
