@@ -72,8 +72,8 @@ const (
 
 const findOwner = "find the owner of a connection"
 
-// askLocked sends a question, whose header it writes, and returns the answer. The kernel's refusal is
-// fault.Denied with its errno.
+// askLocked sends a question, whose header it writes, and returns the answer. The kernel's refusal
+// is fault.Denied with its errno.
 func (o *Owners) askLocked(fd int, kind, answer uint16, size int, b []byte) ([]byte, error) {
 	o.seq++
 	e := binary.NativeEndian
