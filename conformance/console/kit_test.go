@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,14 +22,17 @@ import (
 // house is a palyrad of the test's own, with the built-in policies, which ask about touch, and whose
 // user may answer their own questions.
 type house struct {
-	t      *testing.T
+	t      testing.TB
 	bin    string
 	socket string
 	url    string
+	config string
+	pid    int
+	stop   func() // ends palyrad; start begins another
 }
 
 // more add to its configuration.
-func newHouse(t *testing.T, more ...func(bin string) string) *house {
+func newHouse(t testing.TB, more ...func(bin string) string) *house {
 	t.Helper()
 	return newHouseIn(t, t.TempDir(), more...)
 }
@@ -55,16 +59,24 @@ func newHouseIn(t *testing.T, dir string, more ...func(bin string) string) *hous
 			t.Fatal(err)
 		}
 	}
-	config := filepath.Join(dir, "palyrad.toml")
+	h.config = filepath.Join(dir, "palyrad.toml")
 	text := fmt.Sprintf("[state]\ndir = %q\n[listen]\nsocket = %q\nhttp = %q\n[workspaces.src]\npath = %q\nstaged = true\n[approvals]\nallow_self = true\n",
 		filepath.Join(dir, "state"), h.socket, at.String(), filepath.Join(dir, "src"))
 	for _, f := range more {
 		text += f(bin)
 	}
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(h.config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(filepath.Join(bin, "palyrad"), "--config", config)
+	h.start()
+	return h
+}
+
+// start begins palyrad and returns when it's ready.
+func (h *house) start() {
+	h.t.Helper()
+	t := h.t
+	cmd := exec.Command(filepath.Join(h.bin, "palyrad"), "--config", h.config)
 	out, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -72,6 +84,7 @@ func newHouseIn(t *testing.T, dir string, more ...func(bin string) string) *hous
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	h.pid = cmd.Process.Pid
 	ready := make(chan bool, 1)
 	var log bytes.Buffer
 	go func() {
@@ -84,7 +97,7 @@ func newHouseIn(t *testing.T, dir string, more ...func(bin string) string) *hous
 		}
 		close(ready)
 	}()
-	t.Cleanup(func() {
+	h.stop = sync.OnceFunc(func() {
 		_ = cmd.Process.Signal(os.Interrupt)
 		err := cmd.Wait()
 		for range ready {
@@ -93,10 +106,10 @@ func newHouseIn(t *testing.T, dir string, more ...func(bin string) string) *hous
 			t.Logf("palyrad: %v\n%s", err, log.String())
 		}
 	})
+	t.Cleanup(h.stop)
 	if !<-ready {
 		t.Fatal("palyrad ended")
 	}
-	return h
 }
 
 // palyra runs a command and returns its output.
@@ -136,7 +149,7 @@ func (h *house) call(argv ...string) <-chan int {
 type action = chromedp.Action[chromedp.Void]
 
 // browser returns a Chromium with a profile of its own. As root it can't be a sandbox of its own.
-func browser(t *testing.T) context.Context {
+func browser(t testing.TB) context.Context {
 	t.Helper()
 	alloc, stop := chromedp.NewExecAllocator(t.Context(), chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck, chromedp.Headless, chromedp.NoSandbox,
 		chromedp.UserDataDir(t.TempDir()), chromedp.WindowSize(1440, 1000))
@@ -151,7 +164,7 @@ func browser(t *testing.T) context.Context {
 	return ctx
 }
 
-func do(t *testing.T, ctx context.Context, actions ...action) {
+func do(t testing.TB, ctx context.Context, actions ...action) {
 	t.Helper()
 	if err := chromedp.Do(ctx, actions...); err != nil {
 		now, end := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
@@ -170,7 +183,7 @@ func send[P, R any](c cdp.Command[P, R], params P) action {
 	})
 }
 
-func get[T any](t *testing.T, ctx context.Context, a chromedp.Action[T]) T {
+func get[T any](t testing.TB, ctx context.Context, a chromedp.Action[T]) T {
 	t.Helper()
 	v, err := chromedp.Run(ctx, a)
 	if err != nil {

@@ -46,27 +46,34 @@ func (t *turn) feed() error {
 		return err == nil && http.NewResponseController(w).Flush() == nil
 	}
 	// An error has no other way to the browser from here on than the feed's end.
-	var p pace
+	var due hub.Topics
+	var all, questions pace
 	for ok := send(":\n\n"); ok; {
-		wait, cancel := context.WithTimeout(ctx, beat)
-		topics, err := n.Next(wait)
-		quiet := wait.Err() != nil && ctx.Err() == nil
+		limit := beat
+		if due != 0 {
+			limit = all.left()
+		}
+		wait, cancel := context.WithTimeout(ctx, limit)
+		more, err := n.Next(wait)
+		late := wait.Err() != nil && ctx.Err() == nil
 		cancel()
+		due |= more
 		switch {
-		case t.v.Caller.Token != "" && t.c.stale(t.v.Caller.Token):
+		case err != nil && !late, t.v.Caller.Token != "" && t.c.stale(t.v.Caller.Token):
 			return nil
-		case err == nil:
-			ok = send("event: look\ndata: "+topics.String()+"\n\n") && p.wait(ctx)
-		case quiet:
+		case due == 0:
 			ok = send(":\n\n")
-		default:
-			return nil
+		case due&hub.TopicQuestions != 0 && questions.take() || all.take():
+			ok = send("event: look\ndata: " + due.String() + "\n\n")
+			due = 0
 		}
 	}
 	return nil
 }
 
-// pace lets a few notices pass at once, and 10 a second on average.
+// pace lets 10 notices a second pass on average, a few of them at once. Those that tell of
+// questions have one of their own: a person waits for them, and the call that asks makes half a
+// dozen others.
 type pace struct{ until time.Time }
 
 const (
@@ -74,25 +81,19 @@ const (
 	paceBurst = 4
 )
 
-// wait returns when the next notice may be sent, false if ctx ends before.
-func (p *pace) wait(ctx context.Context) bool {
-	now := time.Now()
-	if p.until.Before(now) {
+// left returns how long it is until the next may pass; not above 0: it may now.
+func (p *pace) left() time.Duration { return max(0, time.Until(p.until)) - (paceBurst-1)*paceGap }
+
+// take lets one pass, if it may now.
+func (p *pace) take() bool {
+	if p.left() > 0 {
+		return false
+	}
+	if now := time.Now(); p.until.Before(now) {
 		p.until = now
 	}
 	p.until = p.until.Add(paceGap)
-	late := p.until.Sub(now) - (paceBurst-1)*paceGap
-	if late <= 0 {
-		return ctx.Err() == nil
-	}
-	timer := time.NewTimer(late)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return true
 }
 
 // follows has the topics of a place's pages besides those of the header, which all follow; a page
