@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
+	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
@@ -113,19 +115,23 @@ func TestPasskeyPerson(t *testing.T) {
 	go func() {
 		_ = http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<!doctype html><body>evil") }))
 	}()
-	for _, origin := range []string{fmt.Sprintf("http://localhost:%d", l.Addr().(*net.TCPAddr).Port), h.url} {
-		status := signFrom(t, ctx, h, origin)
-		if want := map[bool]int{true: 303, false: 401}[origin == h.url]; status != want {
-			t.Errorf("a signature of a page at %s: %d, want %d", origin, status, want)
+	evil := fmt.Sprintf("http://localhost:%d", l.Addr().(*net.TCPAddr).Port)
+	for _, x := range []struct{ origin, uid, want string }{{evil, "", "401"}, {h.url, "65534", "401"}, {h.url, "", "303"}} {
+		if x.uid != "" && os.Geteuid() != 0 {
+			t.Log("another user's process is tried as root alone")
+			continue
+		}
+		if status := signFrom(t, ctx, h, x.origin, x.uid); status != x.want {
+			t.Errorf("a signature of a page at %s, sent by the user %q: %s, want %s", x.origin, x.uid, status, x.want)
 		}
 	}
 }
 
-// signFrom has a page of an origin sign a challenge that this process got of palyrad, and sends it.
-func signFrom(t *testing.T, ctx context.Context, h *house, origin string) int {
+// signFrom has a page of an origin sign a challenge that this process got of palyrad, sends it as a
+// user, "" for its own, and returns the status.
+func signFrom(t *testing.T, ctx context.Context, h *house, origin, uid string) string {
 	t.Helper()
-	web := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	resp, err := web.Get(h.url + "/enter")
+	resp, err := http.Get(h.url + "/enter")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,19 +155,18 @@ func signFrom(t *testing.T, ctx context.Context, h *house, origin string) int {
 	for name, value := range got {
 		form.Set(name, value)
 	}
-	req, err := http.NewRequest(http.MethodPost, h.url+"/enter", strings.NewReader(form.Encode()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	args := []string{"curl", "-s", "-o", os.DevNull, "-w", "%{http_code}", "-d", form.Encode(), h.url + "/enter"}
 	for _, c := range resp.Cookies() {
-		req.AddCookie(&http.Cookie{Name: c.Name, Value: c.Value})
+		args = append(args, "-H", "Cookie: "+c.Name+"="+c.Value)
 	}
-	if resp, err = web.Do(req); err != nil {
-		t.Fatal(err)
+	if uid != "" {
+		args = append([]string{"setpriv", "--reuid", uid, "--regid", uid, "--clear-groups"}, args...)
 	}
-	resp.Body.Close()
-	return resp.StatusCode
+	out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return string(out)
 }
 
 // TestPasskeyPlaces: at an IP address, and without scripts, the page says how to get in.

@@ -145,6 +145,14 @@ func TestConsolePages(t *testing.T) {
 		{"the API with what is in it", get, "/api/v1/status", "", []string{"Authorization: Bearer " + token}, 401},
 		{"no asset", get, "/assets/style.css", "", nil, 404},
 		{"a made-up code", get, "/enter?code=AAAA", "", nil, 401},
+		{"the door without a code", get, "/enter", "", nil, 200},
+		{"a signature that isn't base64url", post, "/enter", "signature=*", nil, 400},
+		{"a signature where passkeys can't be", post, "/enter", "signature=AAAA", nil, 501},
+		{"another site's signature", post, "/enter", "signature=AAAA", []string{"Sec-Fetch-Site: cross-site"}, 403},
+		{"the page of a new passkey", get, "/console/access/passkey", "", []string{cookie}, 200},
+		{"a new passkey that isn't base64url", post, "/console/access/passkey", "id=*", []string{cookie}, 400},
+		{"another site's new passkey", post, "/console/access/passkey", "id=AAAA", []string{cookie, "Sec-Fetch-Site: cross-site"}, 403},
+		{"no passkey to revoke", post, "/console/access/passkeys/psk_00112233445566778899aabbccddeeff/revoke", "x=1", []string{cookie}, 404},
 	} {
 		status, body, head := r.visit(c.method, c.path, c.form, c.headers...)
 		if status != c.want {

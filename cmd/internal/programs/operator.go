@@ -111,7 +111,8 @@ restart. The stop is an entry in the journal.`,
 Prints the address of palyrad's console with a code that is good for a minute
 and one browser, and opens it where there is a desktop (xdg-open). The browser
 gets a token of yours for 12 hours, or 2 without a click; palyra token ls lists
-it as console. At the socket alone.`,
+it as console. There it can add a passkey, and come back without a code. At the
+socket alone.`,
 			Flags:    []command.Flag{{Name: "print", Help: "only print the address"}},
 			Examples: []command.Example{{Line: "palyra console open", Does: "then answer questions there"}}},
 	}
