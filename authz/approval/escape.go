@@ -29,3 +29,21 @@ func shownAll(ss []string) string {
 	}
 	return b.String()
 }
+
+// EscapeText makes foreign text safe for a terminal and keeps its line breaks, tabs, quotes and
+// backslashes: it's for lines that have quoted what is foreign in them.
+func EscapeText(s string) string {
+	lines := strings.Split(s, "\n")
+	for i, l := range lines {
+		var b strings.Builder
+		for _, r := range l {
+			if r == '\\' || r == '"' || r == '\t' || (r >= ' ' && r <= '~') {
+				b.WriteRune(r)
+				continue
+			}
+			b.WriteString(Escape(string(r)))
+		}
+		lines[i] = b.String()
+	}
+	return strings.Join(lines, "\n")
+}

@@ -12,6 +12,8 @@ import (
 	"palyra/internal/canon"
 	"palyra/internal/durable"
 	"palyra/internal/fault"
+	"palyra/isolate/evidence"
+	"palyra/kernel/account"
 )
 
 // trust loads the keys to verify against: --trust, else those that the state
@@ -55,26 +57,26 @@ func (a *app) attestVerify(inv *command.Invocation) (*front.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := statementIn(v.Payload)
+	s, err := account.Parse(v.Payload)
 	if err != nil {
 		return nil, err
 	}
-	var r rows
-	r.add("receipt", "entry %d of %d in the journal of %s, signed by %s", v.Index, v.Size, v.Origin, v.KeyHint)
-	text := s.describe()
-	if c := s.call; c != nil {
-		r.add("outcome", "%s", ending(c, readEvidence(c.Predicate.Evidence)))
-		r.add("command", "%s", quoted(c.Predicate.Capsule.Argv))
-		r.add("capsule", "%s", c.Predicate.Capsule.Digest)
-		r.add("decision", "%s by %s", c.Predicate.Decision.Effect, orNone(c.Predicate.Decision.Policies))
+	var r account.Rows
+	r.Add("receipt", "entry %d of %d in the journal of %s, signed by %s", v.Index, v.Size, v.Origin, v.KeyHint)
+	text := s.Rows().String()
+	if c := s.Call; c != nil {
+		r.Add("outcome", "%s", account.Outcome(c, evidence.Decode(c.Predicate.Evidence)))
+		r.Add("command", "%s", account.Quoted(c.Predicate.Capsule.Argv))
+		r.Add("capsule", "%s", c.Predicate.Capsule.Digest)
+		r.Add("decision", "%s by %s", c.Predicate.Decision.Effect, account.OrNone(c.Predicate.Decision.Policies))
 		if y := c.Predicate.Approval; y != nil {
-			approvalRows(&r, y)
+			r.Approval(y)
 		}
 		text = ""
 	}
 	return &front.Report{
-		Text: "verified\n" + r.b.String() + text,
-		Fields: front.Document{"verified": true, "statement": s.document(), "log": front.Document{"origin": v.Origin, "index": v.Index, "size": v.Size,
+		Text: "verified\n" + r.String() + text,
+		Fields: front.Document{"verified": true, "statement": s.Document(), "log": front.Document{"origin": v.Origin, "index": v.Index, "size": v.Size,
 			"root": canon.Digest(v.Root)}, "key": v.KeyHint, "outcome": v.Outcome},
 	}, nil
 }
@@ -84,16 +86,16 @@ func (a *app) attestShow(inv *command.Invocation) (*front.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := unverified(b)
+	s, err := account.Unverified(b)
 	if err != nil {
 		return nil, err
 	}
 	outcome := ""
-	if s.call != nil {
-		outcome = s.call.Predicate.Outcome
+	if s.Call != nil {
+		outcome = s.Call.Predicate.Outcome
 	}
 	return &front.Report{
-		Text:   "not verified (palyra attest verify does that)\n" + s.describe(),
-		Fields: front.Document{"verified": false, "statement": s.document(), "outcome": outcome},
+		Text:   "not verified (palyra attest verify does that)\n" + s.Rows().String(),
+		Fields: front.Document{"verified": false, "statement": s.Document(), "outcome": outcome},
 	}, nil
 }

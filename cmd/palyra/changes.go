@@ -14,6 +14,7 @@ import (
 	"palyra/cmd/internal/front"
 	"palyra/internal/fault"
 	"palyra/isolate/stage"
+	"palyra/kernel/account"
 )
 
 // The states of a layer, as palyra changes ls has them.
@@ -183,12 +184,12 @@ func (a *app) changesShow(ctx context.Context, inv *command.Invocation) (*front.
 	if err != nil {
 		return nil, err
 	}
-	var r rows
-	r.add("layer", "%s", l.Name)
-	r.add("workspace", "%s", l.Source.Path)
-	r.add("made", "%s", l.Made.Format(time.RFC3339))
-	r.add("changes", "%d", len(list.Changes))
-	r.add("digest", "%s", digest)
+	var r account.Rows
+	r.Add("layer", "%s", l.Name)
+	r.Add("workspace", "%s", l.Source.Path)
+	r.Add("made", "%s", l.Made.Format(time.RFC3339))
+	r.Add("changes", "%d", len(list.Changes))
+	r.Add("digest", "%s", digest)
 	t := front.NewTable("CHANGE", "TYPE", "SIZE", "PATH", "LOOK")
 	for _, c := range list.Changes {
 		n := c.New
@@ -201,7 +202,7 @@ func (a *app) changesShow(ctx context.Context, inv *command.Invocation) (*front.
 		}
 		t.Row(c.Kind, n.Type, size, c.Path, look(&c))
 	}
-	text := r.b.String()
+	text := r.String()
 	if len(list.Changes) > 0 {
 		text += "\n" + t.Text(a.width(inv))
 	}

@@ -26,6 +26,7 @@ import (
 	"palyra/isolate/cache"
 	"palyra/isolate/tier"
 	"palyra/kernel"
+	"palyra/kernel/account"
 )
 
 // exec is palyra exec: flags become a proposal, an outcome becomes a status.
@@ -254,27 +255,27 @@ func approvalText(v *approval.View) string {
 
 // decisionRow names a decision.
 func decisionRow(d *policy.Decision) string {
-	var r rows
-	r.add("decision", "%x", d.ID)
-	return r.b.String()
+	var r account.Rows
+	r.Add("decision", "%x", d.ID)
+	return r.String()
 }
 
 // determining lists the policies that determined a decision, with their
 // reasons, and fix, the change that would have allowed the call.
 func determining(d *policy.Decision, set *policy.Set, fix string) string {
-	var r rows
+	var r account.Rows
 	for _, id := range d.Policies {
 		info, _ := set.Policy(id)
 		if info.Reason == "" {
 			info.Reason = info.Effect
 		}
-		r.add("policy", "%s: %s (%s:%d)", id, info.Reason, info.File, info.Line)
+		r.Add("policy", "%s: %s (%s:%d)", id, info.Reason, info.File, info.Line)
 	}
 	for _, e := range d.Errors {
-		r.add("error", "%s", e)
+		r.Add("error", "%s", e)
 	}
-	r.add("policy set", "%s", d.PolicySet)
-	return r.b.String() + fixText(fix)
+	r.Add("policy set", "%s", d.PolicySet)
+	return r.String() + fixText(fix)
 }
 
 // decisionFields returns a decision and its fix in a document.
@@ -322,4 +323,16 @@ func nullIfEmpty(b []byte) []byte {
 		return []byte("null")
 	}
 	return b
+}
+
+// plantedText returns what was left in wait: the number of each kind, and the first one.
+func plantedText(p *receipt.Planted) string {
+	parts := make([]string, len(p.Kinds))
+	for i, k := range p.Kinds {
+		parts[i] = fmt.Sprintf("%d %s", k.Count, k.Kind)
+		if j := slices.IndexFunc(p.Found, func(f receipt.Finding) bool { return f.Kind == k.Kind }); j >= 0 {
+			parts[i] += " (" + p.Found[j].Path + ")"
+		}
+	}
+	return strings.Join(parts, ", ")
 }

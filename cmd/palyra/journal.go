@@ -14,6 +14,7 @@ import (
 	"palyra/crypt/receipt"
 	witnesses "palyra/crypt/witness/audit"
 	"palyra/internal/fault"
+	"palyra/kernel/account"
 )
 
 // journalDir returns the place of a state directory's journal. Reading it needs no key and
@@ -39,16 +40,16 @@ func (a *app) journalVerify(inv *command.Invocation) (*front.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	var r rows
+	var r account.Rows
 	j := audit.Journal
-	r.add("journal", "%s, %d entries, root sha256:%x", j.Origin, j.Size, j.Root)
-	r.add("intents", "%d", audit.Intents)
-	r.add("results", "%d", audit.Results)
+	r.Add("journal", "%s, %d entries, root sha256:%x", j.Origin, j.Size, j.Root)
+	r.Add("intents", "%d", audit.Intents)
+	r.Add("results", "%d", audit.Results)
 	for _, o := range sortedKeys(audit.Outcomes) {
-		r.add("", "%d %s", audit.Outcomes[o], o)
+		r.Add("", "%d %s", audit.Outcomes[o], o)
 	}
 	if audit.Acts > 0 {
-		r.add("acts", "%d", audit.Acts)
+		r.Add("acts", "%d", audit.Acts)
 	}
 	for _, l := range []struct {
 		name string
@@ -58,21 +59,21 @@ func (a *app) journalVerify(inv *command.Invocation) (*front.Report, error) {
 			switch {
 			case i == 0:
 			case k.Trusted:
-				r.add(l.name, "%s from entry %d on", k.Hint, k.From)
+				r.Add(l.name, "%s from entry %d on", k.Hint, k.From)
 			default:
-				r.add(l.name, "%s from entry %d on, introduced by the journal: the trust directory is older", k.Hint, k.From)
+				r.Add(l.name, "%s from entry %d on, introduced by the journal: the trust directory is older", k.Hint, k.From)
 			}
 		}
 	}
 	for _, n := range j.Notes {
-		r.add("note", "%s", n)
+		r.Add("note", "%s", n)
 	}
 	findings := len(audit.Orphans) + audit.Outcomes[receipt.OutcomeUnknown]
 	for _, o := range audit.Orphans {
-		r.add("finding", "intent %d (call %s) has no result: it runs now, or its outcome is unknown", o.Index, o.CallID)
+		r.Add("finding", "intent %d (call %s) has no result: it runs now, or its outcome is unknown", o.Index, o.CallID)
 	}
 	if n := audit.Outcomes[receipt.OutcomeUnknown]; n > 0 {
-		r.add("finding", "%d calls were interrupted; their outcome is recorded as unknown", n)
+		r.Add("finding", "%d calls were interrupted; their outcome is recorded as unknown", n)
 	}
 	fields := front.Document{"sound": true, "audit": audit, "root": fmt.Sprintf("sha256:%x", j.Root)}
 	if inv.Has("witnesses") {
@@ -84,7 +85,7 @@ func (a *app) journalVerify(inv *command.Invocation) (*front.Report, error) {
 		fields["witnesses"] = ws
 	}
 	fields["findings"] = findings
-	rep := &front.Report{Text: "sound\n" + r.b.String(), Fields: fields}
+	rep := &front.Report{Text: "sound\n" + r.String(), Fields: fields}
 	if findings > 0 {
 		rep.Exit = front.Findings
 	}
@@ -92,7 +93,7 @@ func (a *app) journalVerify(inv *command.Invocation) (*front.Report, error) {
 }
 
 // witnessRows says who saw what of the journal and when, and returns how many count for nothing.
-func witnessRows(r *rows, ws []witnesses.Witness) (findings int) {
+func witnessRows(r *account.Rows, ws []witnesses.Witness) (findings int) {
 	for _, w := range ws {
 		since := ""
 		if w.Ended != nil {
@@ -100,13 +101,13 @@ func witnessRows(r *rows, ws []witnesses.Witness) (findings int) {
 		}
 		if w.Problem != "" {
 			findings++
-			r.add("finding", "witness %s doesn't count: %s%s", w.Device, w.Problem, since)
+			r.Add("finding", "witness %s doesn't count: %s%s", w.Device, w.Problem, since)
 			continue
 		}
-		r.add("witness", "%s saw %d entries on %s; named by entry %d%s", w.Device, w.Size, w.Time.Format(time.RFC3339), w.Registered, since)
+		r.Add("witness", "%s saw %d entries on %s; named by entry %d%s", w.Device, w.Size, w.Time.Format(time.RFC3339), w.Registered, since)
 	}
 	if len(ws) == 0 {
-		r.add("witness", "none")
+		r.Add("witness", "none")
 	}
 	return findings
 }
@@ -179,20 +180,20 @@ func showEntry(r *journal.Reader, index uint64) (*front.Report, error) {
 			return nil, err
 		}
 		return &front.Report{
-			Text:   fmt.Sprintf("entry %d, not verified (palyra journal verify does that)\n%s", index, s.describe()),
-			Fields: front.Document{"index": index, "statement": s.document()},
+			Text:   fmt.Sprintf("entry %d, not verified (palyra journal verify does that)\n%s", index, s.Rows().String()),
+			Fields: front.Document{"index": index, "statement": s.Document()},
 		}, nil
 	}
 	return nil, fault.New(fault.Internal, "internal", fmt.Sprintf("show entry %d", index), errors.New("the journal gave none"))
 }
 
 // statementOf reads the statement in an entry's content.
-func statementOf(rec *journal.Record) (*statement, error) {
+func statementOf(rec *journal.Record) (*account.Statement, error) {
 	e, err := receipt.ParseEnvelope(rec.Content)
 	if err != nil {
 		return nil, fault.New(fault.Integrity, fault.ReasonOf(err), fmt.Sprintf("read entry %d", rec.Index), err)
 	}
-	return statementIn(e.Payload)
+	return account.Parse(e.Payload)
 }
 
 // summarise adds an entry to t, as one row.
@@ -201,18 +202,18 @@ func summarise(t *front.Table, rec *journal.Record) (front.Document, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.act != nil {
-		a := &s.act.Predicate
+	if s.Act != nil {
+		a := &s.Act.Predicate
 		t.Row(rec.Index, a.Time, "act", a.Act, a.Subject)
 		return front.Document{"index": rec.Index, "kind": "act", "act": a.Act, "time": a.Time,
 			"principal": a.Principal, "subject": a.Subject}, nil
 	}
-	p := &s.call.Predicate
+	p := &s.Call.Predicate
 	kind, outcome := "result", p.Outcome
-	if s.call.IsIntent() {
+	if s.Call.IsIntent() {
 		kind, outcome = "intent", ""
 	}
-	t.Row(rec.Index, p.Time, kind, outcome, quoted(p.Capsule.Argv))
+	t.Row(rec.Index, p.Time, kind, outcome, account.Quoted(p.Capsule.Argv))
 	return front.Document{"index": rec.Index, "kind": kind, "outcome": outcome, "time": p.Time,
 		"call_id": p.CallID, "capsule": p.Capsule.Digest, "argv": p.Capsule.Argv}, nil
 }

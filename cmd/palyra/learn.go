@@ -20,6 +20,7 @@ import (
 	"palyra/internal/fault"
 	"palyra/isolate/evidence"
 	"palyra/kernel"
+	"palyra/kernel/account"
 )
 
 // lesson is a host that programs asked for and didn't get.
@@ -55,7 +56,7 @@ func lessonsOf(ctx context.Context, read kernel.Entries, size uint64, last int, 
 			break
 		}
 		calls++
-		seen := readEvidence(p.Evidence)
+		seen := evidence.Decode(p.Evidence)
 		if seen == nil {
 			continue
 		}
@@ -183,7 +184,7 @@ func lessonsText(name string, calls int, add, private []*lesson) string {
 			guess = ", which named no port"
 		}
 		fmt.Fprintf(&b, "  + %s\n      asked for %s by %s of %s%s; the newest is entry %d\n",
-			front.Escape(l.Rule), counted(l.Times, "time"), counted(int64(l.Calls), "call"), quoted(l.Programs), guess, l.Entry)
+			front.Escape(l.Rule), counted(l.Times, "time"), counted(int64(l.Calls), "call"), account.Quoted(l.Programs), guess, l.Entry)
 	}
 	if len(private) > 0 {
 		b.WriteString("not proposed, because they are a private or special address, or lead to one:\n")

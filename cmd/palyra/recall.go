@@ -20,6 +20,7 @@ import (
 	"palyra/internal/durable"
 	"palyra/internal/fault"
 	"palyra/kernel"
+	"palyra/kernel/account"
 )
 
 // The commands that look back at a state directory's recorded decisions: why, diff, try,
@@ -104,16 +105,16 @@ func (a *app) policyWhy(inv *command.Invocation) (*front.Report, error) {
 	if outcome == "" {
 		outcome = "under way"
 	}
-	var b rows
-	b.add("outcome", "%s (entry %d of the journal)", outcome, d.Index)
-	b.add("decision", "%s: %s, layer %s", p.Decision.Effect, p.Decision.Reason, layer(p))
-	b.add("asked by", "%s, %s", p.Principal, p.Time)
+	var b account.Rows
+	b.Add("outcome", "%s (entry %d of the journal)", outcome, d.Index)
+	b.Add("decision", "%s: %s, layer %s", p.Decision.Effect, p.Decision.Reason, layer(p))
+	b.Add("asked by", "%s, %s", p.Principal, p.Time)
 	if p.Tool != kernel.ToolRun {
-		b.add("tool", "%s", p.Tool)
+		b.Add("tool", "%s", p.Tool)
 	}
-	b.add("command", "%s", quoted(p.Capsule.Argv))
-	b.add("capsule", "%s", p.Capsule.Digest)
-	text := "decision " + front.Escape(d.ID()) + "\n" + b.b.String() + determiningOf(&p.Decision, rules)
+	b.Add("command", "%s", account.Quoted(p.Capsule.Argv))
+	b.Add("capsule", "%s", p.Capsule.Digest)
+	text := "decision " + front.Escape(d.ID()) + "\n" + b.String() + determiningOf(&p.Decision, rules)
 	if gone != "" {
 		text += "  " + front.Escape(gone) + "\n"
 	}
@@ -151,23 +152,23 @@ func layer(p *receipt.Predicate) string {
 // determiningOf is determining for a recorded decision; rules are those of its
 // policies of which more than the id is known.
 func determiningOf(d *receipt.Decision, rules []policy.Info) string {
-	var r rows
+	var r account.Rows
 	known := make(map[string]policy.Info)
 	for _, i := range rules {
 		known[i.ID] = i
 	}
 	for _, id := range d.Policies {
 		if i, ok := known[id]; ok {
-			r.add("policy", "%s: %s (%s:%d)", id, orElse(i.Reason, i.Effect), i.File, i.Line)
+			r.Add("policy", "%s: %s (%s:%d)", id, orElse(i.Reason, i.Effect), i.File, i.Line)
 		} else {
-			r.add("policy", "%s (of another policy set than is looked at: --policy DIR)", id)
+			r.Add("policy", "%s (of another policy set than is looked at: --policy DIR)", id)
 		}
 	}
 	for _, e := range d.Errors {
-		r.add("error", "%s", e)
+		r.Add("error", "%s", e)
 	}
-	r.add("policy set", "%s", d.PolicySet)
-	return r.b.String() + fixText(d.Fix)
+	r.Add("policy set", "%s", d.PolicySet)
+	return r.String() + fixText(d.Fix)
 }
 
 func orElse(s, other string) string {
@@ -292,7 +293,7 @@ func (a *app) replay(ctx context.Context, inv *command.Invocation, base, candida
 	t := front.NewTable("DECISION", "TIME", "CHANGE", "BY", "ARGUMENTS").Keep(0)
 	for _, c := range res.Changed {
 		p := &c.Statement.Predicate
-		t.Row(cut(c.ID(), 12), p.Time, fmt.Sprintf("%s -> %s", c.Before.Effect, c.After.Effect), strings.Join(c.After.Policies, ","), quoted(p.Capsule.Argv))
+		t.Row(cut(c.ID(), 12), p.Time, fmt.Sprintf("%s -> %s", c.Before.Effect, c.After.Effect), strings.Join(c.After.Policies, ","), account.Quoted(p.Capsule.Argv))
 		changed = append(changed, front.Document{"decision_id": c.ID(), "call_id": p.CallID, "log_index": c.Index, "time": p.Time, "principal": p.Principal,
 			"tool": p.Tool, "argv": p.Capsule.Argv, "run": p.RunID, "before": verdictFields(&c.Before), "after": verdictFields(&c.After)})
 	}

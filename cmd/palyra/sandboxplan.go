@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
@@ -13,6 +12,7 @@ import (
 	"palyra/isolate"
 	"palyra/isolate/cell"
 	"palyra/kernel"
+	"palyra/kernel/account"
 )
 
 func (a *app) sandboxExplain(ctx context.Context, inv *command.Invocation) (*front.Report, error) {
@@ -55,8 +55,8 @@ func confinementText(c *kernel.Confinement, tape *cell.PlanTape) string {
 	line("policy", "%s: %s", c.Decision.Effect, c.Decision.Reason)
 	line("tier", "%s (%s)", p.Tier, p.Executor)
 	line("network", "%s", networkText(p))
-	line("namespaces", "%s", orNone(p.Namespaces))
-	line("limits", "%s", limitsText(p.Limits))
+	line("namespaces", "%s", account.OrNone(p.Namespaces))
+	line("limits", "%s", account.LimitsText(p.Limits))
 	if p.Cgroup.State != "" {
 		line("cgroup", "%s", p.Cgroup.State)
 	}
@@ -105,9 +105,4 @@ func networkText(p *cell.Plan) string {
 		return "egress: of this call alone, with a loopback interface that is up, and no other; palyra-egress stands for the hosts that it may reach"
 	}
 	return p.Network + ": of this call alone, with a loopback interface that is down"
-}
-
-func limitsText(l isolate.Limits) string {
-	return fmt.Sprintf("wall %v, cpu %v, memory %d, processes %d, output %d, file %d, descriptors %d, private disk %d in %d files",
-		l.Wall.Round(time.Millisecond), l.CPU, l.Memory, l.PIDs, l.Output, l.FileSize, l.OpenFiles, l.Disk, l.Inodes)
 }

@@ -12,7 +12,11 @@
 // omitempty, so that older evidence keeps its bytes; it is a pointer if zero isn't absence.
 package evidence
 
-import "palyra/internal/canon"
+import (
+	"encoding/json"
+
+	"palyra/internal/canon"
+)
 
 // Basis says how we know. The zero Basis is Absent.
 type Basis string
@@ -383,4 +387,14 @@ type Output struct {
 	StderrDigest canon.Digest `json:"stderr_digest"`
 	// Cut is how much was dropped.
 	Cut int64 `json:"cut_bytes" unit:"bytes"`
+}
+
+// Decode returns the evidence in a statement, nil if there is none that this version understands:
+// it is only shown, and nothing may depend on it.
+func Decode(statement json.RawMessage) *Evidence {
+	var e *Evidence
+	if json.Unmarshal(statement, &e) != nil {
+		return nil
+	}
+	return e
 }

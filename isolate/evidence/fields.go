@@ -43,8 +43,8 @@ func Fields() (out []Field) {
 	return out
 }
 
-// Line is what people are shown of a group.
-type Line struct{ Group, Text string }
+// Line is what people are shown of a group, and the group's basis.
+type Line struct{ Group, Text, Basis string }
 
 // Lines returns what people are shown: of each group that has a basis, in the order of
 // declaration, the fields that are to be shown, and the basis.
@@ -63,7 +63,7 @@ func (e *Evidence) Lines() (out []Line) {
 		if len(parts) == 0 || Basis(basis) == Absent {
 			continue
 		}
-		l := Line{f.Tag.Get("show"), strings.Join(parts, ", ") + " (" + basis + ")"}
+		l := Line{f.Tag.Get("show"), strings.Join(parts, ", "), basis}
 		if l.Group == "" {
 			l.Group = name(f)
 		}

@@ -62,20 +62,20 @@ func TestLines(t *testing.T) {
 		want []Line
 	}{
 		{Evidence{}, nil},
-		{Evidence{Namespaces: Namespaces{Basis: Observed}, Host: Host{Basis: Observed, Release: "6"}}, []Line{{"namespaces", "none (observed)"}}},
+		{Evidence{Namespaces: Namespaces{Basis: Observed}, Host: Host{Basis: Observed, Release: "6"}}, []Line{{"namespaces", "none", "observed"}}},
 		{Evidence{Namespaces: Namespaces{Basis: Observed, Fresh: []string{"mnt", "pid"}},
 			Process:  Process{Basis: Observed, NoNewPrivs: 1, CapEff: "00", HostUID: 7},
 			Seccomp:  Seccomp{Basis: Verified, Program: d, Instructions: 9},
 			Landlock: Landlock{Basis: Observed, ABI: 7, Rules: []string{"rx /usr", "r /etc"}},
 			Cgroup:   Cgroup{Basis: Observed, State: "enforced"},
 			Usage:    Usage{Basis: Reported, WallNS: 5_400_000, MaxRSS: 3 << 10}},
-			[]Line{{"namespaces", "mnt, pid (observed)"}, {"process", "no_new_privs 1, capabilities 00, host uid 7 (observed)"},
-				{"seccomp", d.String() + ", 9 instructions (verified)"}, {"landlock", "ABI 7, 2 rules (observed)"},
-				{"cgroup", "enforced (observed)"}, {"used", "0.005 s, 3 KiB (reported)"}}},
-		{Evidence{Egress: Egress{Basis: Reported}}, []Line{{"egress", "0 queries, 0 KiB sent, 0 KiB received (reported)"}}},
+			[]Line{{"namespaces", "mnt, pid", "observed"}, {"process", "no_new_privs 1, capabilities 00, host uid 7", "observed"},
+				{"seccomp", d.String() + ", 9 instructions", "verified"}, {"landlock", "ABI 7, 2 rules", "observed"},
+				{"cgroup", "enforced", "observed"}, {"used", "0.005 s, 3 KiB", "reported"}}},
+		{Evidence{Egress: Egress{Basis: Reported}}, []Line{{"egress", "0 queries, 0 KiB sent, 0 KiB received", "reported"}}},
 		{Evidence{Egress: Egress{Basis: Reported, Queries: 2, Connections: []Connection{{}}, Sent: 2048, Received: 4096,
 			Denied: []Denial{{Host: "a.example", Why: DenyNotListed, Times: 2}, {Host: "2001:db8::1", Port: 443, Why: DenyForbidden, Times: 1}}}},
-			[]Line{{"egress", "2 queries, 1 connections listed, 2 KiB sent, 4 KiB received, denied: a.example (not_listed), [2001:db8::1]:443 (forbidden) (reported)"}}},
+			[]Line{{"egress", "2 queries, 1 connections listed, 2 KiB sent, 4 KiB received, denied: a.example (not_listed), [2001:db8::1]:443 (forbidden)", "reported"}}},
 	} {
 		if got := c.e.Lines(); !slices.Equal(got, c.want) {
 			t.Errorf("got  %q\nwant %q", got, c.want)

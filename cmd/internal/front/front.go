@@ -200,18 +200,4 @@ func Required(inv *command.Invocation, flag string) error {
 func OneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 // Escape makes foreign text safe for a terminal and keeps its line breaks.
-func Escape(s string) string {
-	lines := strings.Split(s, "\n")
-	for i, l := range lines {
-		var b strings.Builder
-		for _, r := range l {
-			if r == '\\' || r == '"' || r == '\t' || (r >= ' ' && r <= '~') {
-				b.WriteRune(r)
-				continue
-			}
-			b.WriteString(approval.Escape(string(r)))
-		}
-		lines[i] = b.String()
-	}
-	return strings.Join(lines, "\n")
-}
+func Escape(s string) string { return approval.EscapeText(s) }

@@ -1,4 +1,4 @@
-package main
+package account
 
 import (
 	"strings"
@@ -9,7 +9,7 @@ import (
 
 // TestHostsAreShown: a receipt's connections and denials have a row each, in no other characters.
 func TestHostsAreShown(t *testing.T) {
-	var r rows
+	var r Rows
 	evidenceRows(&r, &evidence.Evidence{Network: evidence.Network{Mode: evidence.NetworkEgress}, Egress: evidence.Egress{
 		Connections: []evidence.Connection{
 			{Host: "packages.example", Port: 443, Address: "203.0.113.7", Outcome: evidence.ConnClosed, Sent: 5, Received: 7, TLS: "TLS 1.3", ServerName: "packages.example"},
@@ -17,7 +17,7 @@ func TestHostsAreShown(t *testing.T) {
 		},
 		Denied: []evidence.Denial{{Host: "evil\x1b[2J\n  outcome", Port: 53, Why: evidence.DenyNotListed, Times: 3}},
 	}})
-	got := r.b.String()
+	got := r.String()
 	for _, want := range []string{
 		`connected  "packages.example" port 443 at "203.0.113.7", closed, 5 bytes sent, 7 received, TLS 1.3 for "packages.example"` + "\n",
 		`connected  "b.example" port 22, refused, 0 bytes sent, 0 received` + "\n",

@@ -1,4 +1,4 @@
-package main
+package account
 
 import (
 	"encoding/json"
@@ -78,7 +78,7 @@ func TestEveryFieldIsShown(t *testing.T) {
 		}
 	}
 	fill(reflect.ValueOf(&s.Predicate).Elem(), "")
-	got := describe(&s)
+	got := Of(&s).String()
 	for name, mark := range marks {
 		if mark == "" || !strings.Contains(got, mark) {
 			t.Errorf("%s is not shown: %q", name, mark)
@@ -101,7 +101,7 @@ func TestPathsAreQuoted(t *testing.T) {
 		s.Predicate.Capsule.Operands, s.Predicate.Capsule.Cwd = []receipt.File{f}, name
 		s.Predicate.Capsule.Workspace = &receipt.Workspace{Source: name}
 		s.Predicate.Planted = &receipt.Planted{Found: []receipt.Finding{{Kind: "hook", Path: name, Target: name}}}
-		return describe(&s)
+		return Of(&s).String()
 	}
 	if a, b := show("g\nh"), show(`g\nh`); a == b {
 		t.Errorf("two names, one text:\n%s", a)
@@ -120,9 +120,9 @@ func TestApprovalRows(t *testing.T) {
 		"approved by uid:1, uid:2 on unix, scope once,":   {Answer: "approved", Approver: "uid:2", Approvers: []string{"uid:1", "uid:2"}, Surface: "unix", Scope: "once"},
 		"standing grant grt_1: no person may have looked": {Answer: "approved", Approver: "uid:0", Surface: "unix", Scope: "timed", Grant: "grt_1"},
 	} {
-		var r rows
-		approvalRows(&r, &a)
-		if got := r.b.String(); !strings.Contains(got, want) || strings.Contains(got, "grant") != (a.Grant != "") {
+		var r Rows
+		r.Approval(&a)
+		if got := r.String(); !strings.Contains(got, want) || strings.Contains(got, "grant") != (a.Grant != "") {
 			t.Errorf("lacks %q:\n%s", want, got)
 		}
 	}
@@ -137,7 +137,7 @@ func TestReadersAreShown(t *testing.T) {
 	}
 	var s receipt.Statement
 	s.Predicate.Evidence = b
-	if got := describe(&s); !strings.Contains(got, `read by    "/w/second x" `+canon.Sum(nil).String()+" (sealed)") || strings.Contains(got, "/w/first") {
+	if got := Of(&s).String(); !strings.Contains(got, `read by    "/w/second x" `+canon.Sum(nil).String()+" (sealed)") || strings.Contains(got, "/w/first") {
 		t.Errorf("%s", got)
 	}
 }
