@@ -155,6 +155,10 @@ var (
 	// don't exist for the caller.
 	GetReceipt = define[uint64, []byte]("journal.getReceipt", "GET /receipts/{index}", "journal.read",
 		"Get the receipt of a journal entry: a Sigstore bundle", Operation{Media: []string{MediaBundle}})
+	// VerifyReceipt tells callers about a receipt that they have already.
+	VerifyReceipt = define[ReceiptCheck, ReceiptAccount]("journal.verifyReceipt", "POST /journal/receipt/verify", "journal.read",
+		"Verify a receipt and say what it states", Operation{Doc: "By the keys of this palyrad's journal. One of another log, or a changed one, is refused, with " +
+			"what doesn't hold.", Effect: Keeps, Body: 4 << 20})
 	GetJournal = define[None, JournalStatus]("journal.getJournal", "GET /journal", "journal.read",
 		"Get size, origin and checkpoint of the journal")
 	ListJournalEntries = define[JournalQuery, Page[JournalEntry]]("journal.listJournalEntries", "GET /journal/entries", "journal.read",
@@ -254,7 +258,7 @@ func Operations() []*Operation {
 		ListServers.Operation, AddServer.Operation, GetServer.Operation, InspectServer.Operation, AcceptServer.Operation, RemoveServer.Operation, ListServerTools.Operation,
 		ListApprovals.Operation, GetApproval.Operation, ResolveApproval.Operation, PreviewApproval.Operation, ListGrants.Operation, RevokeGrant.Operation,
 		GetPolicy.Operation, ListPolicySets.Operation, GetPolicySet.Operation, ExplainPolicy.Operation, TestPolicy.Operation, GetDecision.Operation, ExportDecision.Operation, DiffPolicy.Operation, Reload.Operation,
-		GetReceipt.Operation, GetJournal.Operation, ListJournalEntries.Operation, ProveJournalEntry.Operation, ProveJournalConsistency.Operation, GetCheckpoint.Operation, GetTile.Operation,
+		GetReceipt.Operation, VerifyReceipt.Operation, GetJournal.Operation, ListJournalEntries.Operation, ProveJournalEntry.Operation, ProveJournalConsistency.Operation, GetCheckpoint.Operation, GetTile.Operation,
 		WatchJournal.Operation, CosignJournal.Operation, ListKeys.Operation, RotateKey.Operation,
 		CreateToken.Operation, ListTokens.Operation, OpenConsole.Operation, ListPasskeys.Operation, RevokePasskey.Operation, RevokeToken.Operation, RotateToken.Operation, ListMembers.Operation, PutMember.Operation, RemoveMember.Operation,
 		ListDevices.Operation, GetDevice.Operation, RevokeDevice.Operation, RemoveDevice.Operation, RenewDevice.Operation,

@@ -166,6 +166,15 @@ func (k *Kernel) JournalFile(name string) ([]byte, error) {
 // destroys the log.
 func (k *Kernel) JournalDir() string { return filepath.Join(k.cfg.StateDir, "journal") }
 
+// VerifyReceipt verifies a receipt of anyone's with the keys of this journal.
+func (k *Kernel) VerifyReceipt(ctx context.Context, b []byte) (v *receipt.Verified, err error) {
+	err = k.state.knowing(ctx, func(t *receipt.Trust) (err error) {
+		v, err = receipt.Verify(b, t)
+		return err
+	})
+	return v, err
+}
+
 // Audit checks the whole journal and everything in it.
 func (k *Kernel) Audit() (*receipt.AuditReport, error) {
 	return receipt.Audit(k.JournalDir(), k.state.trust())

@@ -19,6 +19,7 @@ import (
 func (h *Hub) journalOperations() []hub.Entry {
 	return []hub.Entry{
 		hub.GetReceipt.By(h.getReceipt),
+		hub.VerifyReceipt.By(h.verifyReceipt),
 		hub.GetJournal.By(h.getJournal),
 		hub.ListJournalEntries.By(h.listJournalEntries),
 		hub.ProveJournalEntry.By(h.proveJournalEntry),

@@ -26,15 +26,20 @@ type Vocabulary struct {
 func Reasons() []Vocabulary { return vocabularies[:] }
 
 // Do returns what a person can do about a reason code, "" if the table doesn't say.
-func Do(code string) string {
+func Do(code string) string { return reasonOf(code).Do }
+
+// Says returns what a reason code means, "" if the table doesn't say.
+func Says(code string) string { return reasonOf(code).Says }
+
+func reasonOf(code string) *Reason {
 	for i := range vocabularies {
 		for j := range vocabularies[i].Reasons {
 			if r := &vocabularies[i].Reasons[j]; r.is(code) {
-				return r.Do
+				return r
 			}
 		}
 	}
-	return ""
+	return new(Reason)
 }
 
 // is reports whether code is r's, or one of its family.

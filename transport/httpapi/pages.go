@@ -41,11 +41,11 @@ func pages() (all []route) {
 // maxForm bounds the body of a form, in bytes. It isn't counted.
 const maxForm = 16 << 10
 
-// maxPolicyForm bounds the one of policyForm, which has a policy file. It's counted as any body is.
-const (
-	maxPolicyForm = 1 << 20
-	policyForm    = "/console/policy/try"
-)
+// maxLarge bounds the forms that have a file in them: of policies, or a receipt. They're counted as
+// any body is.
+const maxLarge = 1 << 20
+
+func hasFile(path string) bool { return path == "/console/policy/try" || path == "/console/receipts" }
 
 // readPage reads a page's request. Pages judge their own queries.
 func (x *exchange) readPage() error {
@@ -58,8 +58,8 @@ func (x *exchange) readPage() error {
 		return answered(415, op, errors.New("want Content-Type: application/x-www-form-urlencoded"))
 	}
 	limit := int64(maxForm)
-	if x.r.URL.Path == policyForm {
-		limit = maxPolicyForm
+	if hasFile(x.r.URL.Path) {
+		limit = maxLarge
 		if err := x.roomForBody(limit); err != nil {
 			x.w.Header().Set("Connection", "close")
 			return err
