@@ -263,6 +263,23 @@ func TestEgress(t *testing.T) {
 	}
 }
 
+// TestDiag: palyrad is given the two sockets by which it asks whose connections to the console are.
+func TestDiag(t *testing.T) {
+	socket, d := settings(t, "palyrad-diag.socket"), settings(t, "palyrad.service")
+	if got := strings.Join(socket["ListenNetlink"], ", "); got != "inet-diag 0, route 0" || socket["FileDescriptorName"][0] != "diag" {
+		t.Errorf("it opens %s as %v", got, socket["FileDescriptorName"])
+	}
+	for _, k := range []string{"Sockets", "Wants", "After"} {
+		if !slices.Contains(strings.Fields(d[k][0]), "palyrad-diag.socket") {
+			t.Errorf("palyrad.service: %s=%s", k, d[k][0])
+		}
+	}
+	profile, err := os.ReadFile("apparmor.d/palyrad")
+	if err != nil || !strings.Contains(string(profile), "\n  network netlink raw,\n") {
+		t.Errorf("the profile of palyrad lets it not ask: %v", err)
+	}
+}
+
 // TestAppArmor: the profiles parse. The second wants a parser that knows user
 // namespaces. That they fit what they confine is for conformance/lab, where the
 // kernel has AppArmor.

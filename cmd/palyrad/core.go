@@ -192,7 +192,7 @@ func (c *core) serveOver(d *daemon, cfg *config.Config) (err error) {
 		hc.MCP = mcp.NewHandler(version)
 	}
 	if cfg.Features.Console && cfg.Listen.HTTP != config.HTTPOff {
-		if hc.Owners, err = httpapi.OpenOwners(); err != nil { // as under the unit, which has a network of its own
+		if hc.Owners, err = httpapi.OpenOwners(d.netlink...); err != nil { // as under a unit with a network of its own, without palyrad-diag.socket
 			d.log.Info("no console: it can't tell whose connections on loopback are", "error", err.Error())
 		} else if hc.Console, err = console.New(console.Config{Door: c.local, Notifier: c.local}); err != nil {
 			return err

@@ -40,6 +40,7 @@ type daemon struct {
 	level slog.LevelVar
 
 	console atomic.Bool // it's served
+	netlink []*os.File  // that the service manager passed for it; set once
 
 	log      *slog.Logger
 	secrets  *scrub.Registry // those that were given out, which no output and no log line holds
@@ -93,6 +94,9 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	passed, err := sdnotify.Listeners(getenv, os.Getpid())
 	if err != nil {
 		return fault.New(fault.BadState, "config_invalid", "take sockets from service manager", err)
+	}
+	if d.netlink, passed, err = takeNetlink(passed); err != nil {
+		return err
 	}
 	d.tell("opening " + cfg.State.Dir)
 	if err := d.claim(cfg); err != nil {

@@ -396,6 +396,59 @@ func TestActivation(t *testing.T) {
 	}
 }
 
+// TestPassedNetlink: the console asks by the manager's sockets if there are any, and by no other.
+func TestPassedNetlink(t *testing.T) {
+	for _, tc := range []struct {
+		name      string
+		protocols []int
+		status    int
+		log       string
+	}{
+		{"both", []int{syscall.NETLINK_INET_DIAG, syscall.NETLINK_ROUTE}, 401, ""},
+		{"one", []int{syscall.NETLINK_INET_DIAG}, 404, "the service manager passed no NETLINK_ROUTE"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := newPlace(t, "listen.http = \"127.0.0.1:7142\"\n")
+			tcp, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tcp.Close()
+			tf, err := tcp.(*net.TCPListener).File()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tf.Close()
+			r, files, names := &running{place: p, log: &buffer{}, done: make(chan struct{})}, []*os.File{tf}, "http"
+			for _, protocol := range tc.protocols {
+				fd, err := syscall.Socket(syscall.AF_NETLINK, syscall.SOCK_RAW|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, protocol)
+				if err != nil {
+					t.Fatal(err)
+				}
+				f := os.NewFile(uintptr(fd), "netlink")
+				defer f.Close()
+				files, names = append(files, f), names+":diag"
+			}
+			r.cmd = exec.Command("/bin/sh", "-c", `LISTEN_PID=$$ exec "$0" --config "$1"`, filepath.Join(p.bin, "palyrad"), p.config)
+			r.cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + p.dir, fmt.Sprintf("LISTEN_FDS=%d", len(files)), "LISTEN_FDNAMES=" + names}
+			r.cmd.ExtraFiles, r.cmd.Stderr = files, r.log
+			if err := r.cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			go func() { r.cmd.Wait(); close(r.done) }()
+			t.Cleanup(func() { r.cmd.Process.Kill(); <-r.done })
+			resp, err := http.Get("http://" + tcp.Addr().String() + "/console/questions")
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			if resp.StatusCode != tc.status || !strings.Contains(r.log.String(), tc.log) || tc.log == "" && strings.Contains(r.log.String(), "no console") {
+				t.Errorf("status %d, want %d and %q\n%s", resp.StatusCode, tc.status, tc.log, r.log)
+			}
+		})
+	}
+}
+
 // TestRefusesToStart: each way not to start has its status and says what to do.
 func TestRefusesToStart(t *testing.T) {
 	for _, tc := range []struct {

@@ -25,6 +25,7 @@ import (
 const (
 	activatedSocket = "api"
 	activatedHTTP   = "http"
+	activatedDiag   = "diag" // of netlink; see takeNetlink
 )
 
 // sockets are palyrad's listening sockets.
@@ -117,6 +118,22 @@ func listen(ctx context.Context, cfg *config.Config, passed []sdnotify.Listener)
 		}
 	}
 	return s, nil
+}
+
+// takeNetlink takes out the sockets by which the kernel tells whose connections are. The manager
+// opens them in the host's network, which is the one of the sockets that it passes.
+func takeNetlink(passed []sdnotify.Listener) (netlink []*os.File, rest []sdnotify.Listener, err error) {
+	for _, l := range passed {
+		switch {
+		case l.Netlink == nil:
+			rest = append(rest, l)
+		case l.Name == activatedDiag:
+			netlink = append(netlink, l.Netlink)
+		default:
+			return nil, nil, fault.New(fault.BadState, "config_invalid", fmt.Sprintf("take socket %q", l.Name), fmt.Errorf("want sockets of netlink to be named %q", activatedDiag))
+		}
+	}
+	return netlink, rest, nil
 }
 
 // passedAddress holds an activated socket to the rule for the configuration: config saw

@@ -46,6 +46,7 @@ func (m *manager) checks() []check {
 		{"start/confined", m.confined},
 		{"start/exposure", m.exposure},
 		{"start/certificate", m.certificate},
+		{"start/console", m.console},
 		{"call/cgroup", m.call},
 		{"call/receipt", m.receipt},
 		{"call/approval", m.approval},
@@ -165,7 +166,7 @@ func account(name string) (*syscall.Credential, error) {
 
 // active: palyrad said by sd_notify that it is ready, and what it does.
 func (m *manager) active() (string, error) {
-	for _, u := range []string{"palyra-cell.socket", "palyrad.socket", "palyrad-http.socket", "palyra-cell.service", "palyra-certify.service", "palyrad.service"} {
+	for _, u := range []string{"palyra-cell.socket", "palyrad.socket", "palyrad-http.socket", "palyrad-diag.socket", "palyra-cell.service", "palyra-certify.service", "palyrad.service"} {
 		if err := same(u, m.property(u, "ActiveState"), "active"); err != nil {
 			return "", err
 		}

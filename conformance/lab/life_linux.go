@@ -302,7 +302,7 @@ func (m *manager) stop() (string, error) {
 	if _, err := m.begin(60000); err != nil {
 		return "", err
 	}
-	units := []string{"palyrad.socket", "palyrad-http.socket", "palyrad-egress.socket", "palyra-cell.socket", "palyrad.service", "palyra-cell.service"}
+	units := []string{"palyrad.socket", "palyrad-http.socket", "palyrad-diag.socket", "palyrad-egress.socket", "palyra-cell.socket", "palyrad.service", "palyra-cell.service"}
 	if _, err := m.do(append([]string{"systemctl", "stop"}, units...)...); err != nil {
 		return "", err
 	}

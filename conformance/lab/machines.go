@@ -42,7 +42,7 @@ func (m machine) root() string {
 // modules are those that a machine may need, in the order to load them.
 func (m machine) modules() []string {
 	return []string{"virtio_ring", "virtio", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", "virtio_pci", "virtio_blk",
-		"vsock", "vmw_vsock_virtio_transport_common", "vsock_loopback", "dummy"}
+		"vsock", "vmw_vsock_virtio_transport_common", "vsock_loopback", "dummy", "inet_diag", "tcp_diag"}
 }
 
 // packages are the packages of the disk, besides their dependencies.

@@ -58,6 +58,9 @@ func main() {
 	if len(os.Args) > 2 && os.Args[1] == "fetch" {
 		fetch(os.Args[2]) // does not return
 	}
+	if len(os.Args) > 3 && os.Args[1] == "browse" {
+		browse(os.Args[2], os.Args[3]) // does not return
+	}
 	var l lab
 	run := flag.String("run", "", "machines to boot, as a regular expression (default: all)")
 	flag.StringVar(&l.work, "work", "bin/lab", "directory for what is downloaded and built; what is there is used for a week")

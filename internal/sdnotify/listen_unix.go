@@ -30,6 +30,10 @@ func Listeners(getenv func(string) string, pid int) ([]Listener, error) {
 		if f == nil {
 			return fail(fmt.Errorf("descriptor %d %q: is not open", fd, name))
 		}
+		if isNetlink(fd) {
+			out = append(out, Listener{Name: name, Netlink: f})
+			continue
+		}
 		l, err := net.FileListener(f) // a copy, which also is close-on-exec
 		f.Close()
 		if err != nil {

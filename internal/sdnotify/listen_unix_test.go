@@ -35,6 +35,11 @@ func service() int {
 		return 3
 	}
 	for _, l := range ls {
+		if l.Netlink != nil {
+			fmt.Print("netlink ", l.Name)
+			l.Close()
+			continue
+		}
 		c, err := l.Accept()
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)

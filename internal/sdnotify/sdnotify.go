@@ -18,6 +18,7 @@ package sdnotify
 import (
 	"fmt"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -115,10 +116,19 @@ func WatchdogInterval(getenv func(string) string, pid int) (time.Duration, error
 	return time.Duration(n) * time.Microsecond, nil
 }
 
-// Listener is a listening socket that the manager opened.
+// Listener is a socket that the manager opened.
 type Listener struct {
-	Name string // FileDescriptorName= of its socket unit
-	net.Listener
+	Name         string // FileDescriptorName= of its socket unit
+	net.Listener        // nil: Netlink has it
+	Netlink      *os.File
+}
+
+// Close closes the socket.
+func (l Listener) Close() error {
+	if l.Netlink != nil {
+		return l.Netlink.Close()
+	}
+	return l.Listener.Close()
 }
 
 // firstFD is SD_LISTEN_FDS_START, sd_listen_fds(3).

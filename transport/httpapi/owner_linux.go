@@ -27,36 +27,62 @@ type Owners struct {
 // ownerWait bounds the wait for an answer, which the kernel gives at once.
 const ownerWait = time.Second
 
-// OpenOwners opens the sockets. Where the host or a service's unit doesn't permit that it returns
-// fault.Unsupported "platform_unsupported".
-func OpenOwners() (*Owners, error) {
+// OpenOwners opens the sockets, or takes those that a service manager opened in the network
+// namespace of the listeners; the caller leaves them open. Where the host or a service's unit
+// doesn't permit that it returns fault.Unsupported "platform_unsupported".
+func OpenOwners(passed ...*os.File) (*Owners, error) {
 	o := &Owners{diag: -1, route: -1}
+	if err := o.open(passed); err != nil {
+		for _, fd := range []int{o.diag, o.route} {
+			if fd >= 0 && len(passed) == 0 {
+				unix.Close(fd)
+			}
+		}
+		return nil, fault.New(fault.Unsupported, "platform_unsupported", "open console", err)
+	}
+	return o, nil
+}
+
+// open is for OpenOwners, which holds no lock: no other has the Owners yet.
+func (o *Owners) open(passed []*os.File) error {
+	for _, f := range passed {
+		fd := int(f.Fd())
+		protocol, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL)
+		switch {
+		case err != nil:
+			return fmt.Errorf("getsockopt SO_PROTOCOL: %w", err)
+		case protocol == unix.NETLINK_SOCK_DIAG:
+			o.diag = fd
+		case protocol == unix.NETLINK_ROUTE:
+			o.route = fd
+		}
+	}
 	for _, s := range []struct {
 		fd       *int
 		protocol int
 		name     string
 	}{{&o.diag, unix.NETLINK_SOCK_DIAG, "NETLINK_SOCK_DIAG"}, {&o.route, unix.NETLINK_ROUTE, "NETLINK_ROUTE"}} {
-		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, s.protocol)
-		if err != nil {
-			o.close()
-			return nil, fault.New(fault.Unsupported, "platform_unsupported", "open console", fmt.Errorf("socket %s: %w", s.name, err))
+		var err error
+		if *s.fd < 0 {
+			if len(passed) > 0 { // one of its own could know another network
+				return fmt.Errorf("the service manager passed no %s", s.name)
+			}
+			if *s.fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, s.protocol); err != nil {
+				return fmt.Errorf("socket %s: %w", s.name, err)
+			}
 		}
-		*s.fd = fd
+		if err := unix.SetNonblock(*s.fd, false); err != nil { // as systemd makes them
+			return fmt.Errorf("fcntl O_NONBLOCK: %w", err)
+		}
 		wait := unix.NsecToTimeval(ownerWait.Nanoseconds())
-		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait); err != nil {
-			o.close()
-			return nil, fault.New(fault.Unsupported, "platform_unsupported", "open console", fmt.Errorf("setsockopt SO_RCVTIMEO: %w", err))
+		if err := unix.SetsockoptTimeval(*s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait); err != nil {
+			return fmt.Errorf("setsockopt SO_RCVTIMEO: %w", err)
+		}
+		for err == nil { // answers to a palyrad before this one, which counted from 1 as well
+			_, _, err = unix.Recvfrom(*s.fd, make([]byte, 1), unix.MSG_DONTWAIT)
 		}
 	}
-	return o, nil
-}
-
-func (o *Owners) close() {
-	for _, fd := range []int{o.diag, o.route} {
-		if fd >= 0 {
-			unix.Close(fd)
-		}
-	}
+	return nil
 }
 
 // The messages of the kernel's linux/inet_diag.h and linux/rtnetlink.h: a header of netlink, then
@@ -72,8 +98,8 @@ const (
 
 const findOwner = "find the owner of a connection"
 
-// askLocked sends a question, whose header it writes, and returns the answer. The kernel's refusal
-// is fault.Denied with its errno.
+// askLocked sends a question, whose header it writes, and returns the answer. A refusal of the
+// kernel's is fault.Denied with its errno.
 func (o *Owners) askLocked(fd int, kind, answer uint16, size int, b []byte) ([]byte, error) {
 	o.seq++
 	e := binary.NativeEndian

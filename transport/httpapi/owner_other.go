@@ -5,6 +5,7 @@ package httpapi
 import (
 	"errors"
 	"net/netip"
+	"os"
 
 	"palyra/internal/fault"
 )
@@ -13,7 +14,7 @@ import (
 type Owners struct{}
 
 // OpenOwners is for Linux.
-func OpenOwners() (*Owners, error) {
+func OpenOwners(...*os.File) (*Owners, error) {
 	return nil, fault.New(fault.Unsupported, "platform_unsupported", "open console", errors.New("this platform tells no owner of a connection"))
 }
 
