@@ -13,8 +13,12 @@ import (
 // feedWord is the feed's place behind root.
 const feedWord = "feed"
 
-// beat is the time between signs of life of a feed.
-const beat = 20 * time.Second
+// beatEvery is the time between signs of life of a feed. They are events, so that the page sees
+// whether they come.
+const (
+	beatEvery = 20 * time.Second
+	beat      = "event: beat\ndata: .\n\n"
+)
 
 // feed tells an open page what to look at again, as server-sent events: the topics, and nothing
 // that is under them. It ends with the browser's token, and when the server does. A browser that
@@ -48,8 +52,8 @@ func (t *turn) feed() error {
 	// An error has no other way to the browser from here on than the feed's end.
 	var due hub.Topics
 	var all, questions pace
-	for ok := send(":\n\n"); ok; {
-		limit := beat
+	for ok := send(beat); ok; {
+		limit := beatEvery
 		if due != 0 {
 			limit = all.left()
 		}
@@ -62,7 +66,7 @@ func (t *turn) feed() error {
 		case err != nil && !late, t.v.Caller.Token != "" && t.c.stale(t.v.Caller.Token):
 			return nil
 		case due == 0:
-			ok = send(":\n\n")
+			ok = send(beat)
 		case due&hub.TopicQuestions != 0 && questions.take() || all.take():
 			ok = send("event: look\ndata: " + due.String() + "\n\n")
 			due = 0

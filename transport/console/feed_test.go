@@ -82,7 +82,7 @@ func (c *client) Write(b []byte) (int, error) {
 	switch {
 	case strings.HasPrefix(string(b), "event: look\ndata: "):
 		c.looks++
-	case string(b) == ":\n\n":
+	case string(b) == beat:
 		c.beats++
 	}
 	if c.looks+c.beats == c.enough {
@@ -141,8 +141,30 @@ func TestFeed(t *testing.T) {
 	}
 }
 
-// TestFollowed: each page follows what its header shows, and one of a place that has no topics of its
-// own follows all.
+// TestFeedIdle: a feed is no click, and ends with a browser that had none for too long.
+func TestFeedIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		con := &Console{cfg: Config{Notifier: &source{topics: hub.TopicRuns, every: time.Minute}}, used: make(map[string]time.Time)}
+		w := &client{head: make(http.Header)}
+		v := &behind.Visitor{Caller: hub.Caller{Token: "t"}, Stay: func() (context.Context, http.ResponseWriter, func(), error) {
+			return t.Context(), w, func() {}, nil
+		}}
+		begun := time.Now()
+		con.touch("t")
+		if err := con.Page(w, httptest.NewRequest(http.MethodGet, root+feedWord, nil), v); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(begun); took < idle || took > idle+2*time.Minute {
+			t.Errorf("it ended after %v, want %v", took, idle)
+		}
+		if !con.stale("t") {
+			t.Error("the feed counts as a click")
+		}
+	})
+}
+
+// TestFollowed: each page follows what its header shows, and one of a place that has no topics of
+// its own follows all.
 func TestFollowed(t *testing.T) {
 	if got, want := followed("journal"), (hub.TopicJournal | hub.TopicQuestions | hub.TopicDaemon).String(); got != want {
 		t.Errorf("journal follows %q, want %q", got, want)

@@ -44,7 +44,7 @@ func looks(resp *http.Response) <-chan string {
 	return out
 }
 
-// TestConsoleFeed: a feed tells what to look at again, by topic and without a word of what is there,
+// TestConsoleFeed: a feed tells what to look at again, by topic and without a word of what is
 // and ends with its token.
 func TestConsoleFeed(t *testing.T) {
 	r, h := lobby(t)

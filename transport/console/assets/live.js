@@ -1,7 +1,9 @@
 // Replaces the page's main part when it has changed. palyrad's feed says when to look: of the pages
 // of a browser one holds it, and tells the others. Without it each page asks once a second. A part
 // that the person is about to change stays, and a note says that there is something new.
-const quick = 1000, slow = 30000, most = 10000; // ms: between looks without the feed, with it, and when there's no answer
+// ms: between looks without the feed, with it, and when there's no answer; and how long the feed may
+// be silent
+const quick = 1000, slow = 30000, most = 10000, silent = 50000;
 const main = document.querySelector('main');
 const note = document.querySelector('#note');
 const topics = new Set(document.body.dataset.topics.split(' '));
@@ -128,15 +130,23 @@ function hear(m) {
 
 function lead() {
   const source = new EventSource('/console/feed');
+  let late = 0;
   leads = true;
-  source.onopen = () => { back = quick; tell({ fed: true }); };
-  source.addEventListener('look', (e) => tell({ topics: e.data.split(' ') }));
-  source.onerror = () => {
+  const part = () => {
     source.close();
+    clearTimeout(late);
     tell({ fed: false });
     setTimeout(lead, back * (0.5 + Math.random() / 2));
     back = Math.min(2 * back, most);
   };
+  const alive = () => {
+    clearTimeout(late);
+    late = setTimeout(part, silent);
+  };
+  source.onopen = () => { back = quick; alive(); tell({ fed: true }); };
+  source.addEventListener('beat', alive);
+  source.addEventListener('look', (e) => { alive(); tell({ topics: e.data.split(' ') }); });
+  source.onerror = part;
 }
 
 if (channel && navigator.locks) {
