@@ -17,6 +17,7 @@ import (
 	permissions "github.com/chromedp/cdproto/browser"
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/heapprofiler"
+	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/performance"
 	"github.com/chromedp/chromedp"
@@ -154,6 +155,58 @@ func TestFeedShared(t *testing.T) {
 	if now := get(t, second, js[int](asked)); now == before {
 		t.Error("control: the page hasn't asked")
 	}
+}
+
+// TestNoFeed: a page that gets no feed asks once a second, and takes the next place there is.
+func TestNoFeed(t *testing.T) {
+	h := newHouse(t)
+	defer h.quit()
+	ctx := browser(t)
+	h.enter(ctx)
+	do(t, ctx, goTo(h.url+"/assets/none"), shown("main"))
+	cookie := ""
+	do(t, ctx, func(ctx context.Context, tg *chromedp.Target) (none chromedp.Void, err error) {
+		got, err := cdp.Call(ctx, tg, network.GetCookies, network.GetCookiesParams{})
+		for _, k := range got.Cookies {
+			cookie = k.Name + "=" + k.Value
+		}
+		return none, err
+	})
+	others, leave := context.WithCancel(ctx)
+	for n := 0; h.follow(others, cookie) == http.StatusOK; n++ {
+		if n > 100 {
+			t.Fatal("a token has as many feeds as it likes")
+		}
+	}
+	full := h.feeds()
+	do(t, ctx, goTo(h.url+"/console/questions"), shown("main h1"))
+	pause(t, ctx, 4*time.Second)
+	if n := get(t, ctx, js[int](asked)); n < 2 || h.feeds() != full {
+		t.Errorf("without a feed the page asked %d times; %d feeds, there were %d", n, h.feeds(), full)
+	}
+	h.call("touch", "/tmp/by asking")
+	do(t, ctx, see("by asking"))
+	leave()
+	fed(t, ctx)
+	if n := h.feeds(); n != 1 {
+		t.Errorf("%d feeds", n)
+	}
+}
+
+// follow opens a feed until ctx ends, and returns the status.
+func (h *house) follow(ctx context.Context, cookie string) int {
+	h.t.Helper()
+	req, err := http.NewRequestWithContext(ctx, "GET", h.url+"/console/feed", nil)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	req.Header.Set("Cookie", cookie)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { resp.Body.Close() })
+	return resp.StatusCode
 }
 
 // TestLost: a page says that palyrad doesn't answer, and finds it again by itself.
@@ -329,16 +382,9 @@ func BenchmarkEventToPixel(b *testing.B) {
 		if i%4 == 0 {
 			cookie = h.cookie()
 		}
-		req, err := http.NewRequestWithContext(at, "GET", h.url+"/console/feed", nil)
-		if err != nil {
-			b.Fatal(err)
+		if status := h.follow(at, cookie); status != http.StatusOK {
+			b.Fatalf("feed %d: %d", i, status)
 		}
-		req.Header.Set("Cookie", cookie)
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil || resp.StatusCode != 200 {
-			b.Fatalf("feed %d: %v, %v", i, resp, err)
-		}
-		defer resp.Body.Close()
 	}
 	if n := h.feeds(); n < 50 {
 		b.Fatalf("%d feeds", n)
