@@ -12,109 +12,16 @@ import (
 
 	"palyra/authz/policy"
 	"palyra/call/egress"
-	"palyra/call/egress/reach"
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
 	"palyra/cmd/internal/terminal"
+	"palyra/crypt/receipt"
 	"palyra/internal/durable"
 	"palyra/internal/fault"
 	"palyra/isolate/evidence"
 	"palyra/kernel"
 	"palyra/kernel/account"
 )
-
-// lesson is a host that programs asked for and didn't get.
-type lesson struct {
-	Rule     string   `json:"rule"`     // that would allow it
-	Times    int64    `json:"times"`    // how often it was asked for
-	Calls    int      `json:"calls"`    // how many calls asked for it
-	Programs []string `json:"programs"` // first words of these calls' commands, four at most
-	Entry    uint64   `json:"entry"`    // in the journal, of the newest
-	// Why is "not_listed", or "forbidden" for an address, or a name in a network, that is no one's to
-	// propose.
-	Why string `json:"why"`
-	// Guessed says that the program asked for the name alone: the port is 443 for want of another.
-	Guessed bool `json:"guessed,omitempty"`
-}
-
-// lessonsOf finds what the newest last calls in a journal were denied, each host once, the newest
-// first. Session and run, if they aren't empty, are those that the calls must be of.
-func lessonsOf(ctx context.Context, read kernel.Entries, size uint64, last int, session, run string) (lessons []*lesson, calls int, err error) {
-	byRule := make(map[string]*lesson)
-	for d, err := range kernel.Decisions(read, size, size) {
-		if err == nil {
-			err = ctx.Err()
-		}
-		if err != nil {
-			return nil, 0, err
-		}
-		p := &d.Statement.Predicate
-		if session != "" && p.SessionID != session || run != "" && p.RunID != run {
-			continue
-		}
-		if calls == last {
-			break
-		}
-		calls++
-		seen := evidence.Decode(p.Evidence)
-		if seen == nil {
-			continue
-		}
-		asked := make(map[string]bool)
-		for _, x := range seen.Egress.Denied {
-			rule, why, ok := ruleFor(x)
-			if !ok {
-				continue
-			}
-			l := byRule[rule]
-			if l == nil {
-				l = &lesson{Rule: rule, Entry: d.Index, Why: why, Guessed: x.Port == 0, Programs: []string{}}
-				byRule[rule], lessons = l, append(lessons, l)
-			}
-			l.Times += x.Times
-			l.Guessed = l.Guessed && x.Port == 0
-			if asked[rule] {
-				continue
-			}
-			asked[rule] = true
-			l.Calls++
-			if name := firstWord(p.Capsule.Argv[0]); len(l.Programs) < 4 && !slices.Contains(l.Programs, name) {
-				l.Programs = append(l.Programs, name)
-			}
-		}
-	}
-	return lessons, calls, nil
-}
-
-// firstWord returns the first word of a command as a person is shown it: as it was said, since a
-// program of a workspace can have any program's name behind its folder.
-func firstWord(argv0 string) string {
-	const most = 64 // bytes
-	if len(argv0) > most {
-		return strings.ToValidUTF8(argv0[:most], "") + "…"
-	}
-	return argv0
-}
-
-// ruleFor returns the rule that would have allowed what was denied, if a rule could, and why it was
-// denied: an address that no rule has was looked at no further.
-func ruleFor(x evidence.Denial) (rule, why string, ok bool) {
-	if x.Why != evidence.DenyNotListed && x.Why != evidence.DenyForbidden {
-		return "", "", false
-	}
-	host := x.Host
-	if strings.Contains(host, ":") {
-		host = "[" + host + "]"
-	}
-	if x.Port != 0 {
-		host = fmt.Sprintf("%s:%d", host, x.Port)
-	}
-	r, err := egress.ParseRule(host)
-	if p := r.Prefix(); err == nil && p.IsValid() && reach.Check(p.Addr()) != nil {
-		return r.String(), evidence.DenyForbidden, true
-	}
-	return r.String(), x.Why, err == nil
-}
 
 // policyLearn proposes the hosts that calls were denied for a list of a policy directory, and adds
 // them to it if a person says so.
@@ -136,12 +43,15 @@ func (a *app) policyLearn(ctx context.Context, inv *command.Invocation) (*front.
 	if err != nil {
 		return nil, err
 	}
-	lessons, calls, err := lessonsOf(ctx, r.Entries, r.Size(), command.Value(inv, "last", 1000), command.Value(inv, "session", ""), command.Value(inv, "run", ""))
+	session, run := command.Value(inv, "session", ""), command.Value(inv, "run", "")
+	lessons, calls, err := kernel.Lessons(ctx, r.Entries, r.Size(), command.Value(inv, "last", 1000), func(p *receipt.Predicate) bool {
+		return (session == "" || p.SessionID == session) && (run == "" || p.RunID == run)
+	})
 	r.Close()
 	if err != nil {
 		return nil, err
 	}
-	add, private := []*lesson{}, []*lesson{}
+	add, private := []*kernel.Lesson{}, []*kernel.Lesson{}
 	for _, l := range lessons {
 		rule, err := egress.ParseRule(l.Rule)
 		switch {
@@ -171,7 +81,7 @@ func (a *app) policyLearn(ctx context.Context, inv *command.Invocation) (*front.
 }
 
 // lessonsText shows what is proposed. Names are what programs asked for: foreign.
-func lessonsText(name string, calls int, add, private []*lesson) string {
+func lessonsText(name string, calls int, add, private []*kernel.Lesson) string {
 	var b strings.Builder
 	if len(add) == 0 {
 		fmt.Fprintf(&b, "nothing to add: of %d calls none was denied a host that is in no list\n", calls)
@@ -229,7 +139,7 @@ func (a *app) permitHosts(ctx context.Context, op, shown string) error {
 // addHosts writes the rules behind those that the list has, and returns the set with them. If the
 // directory doesn't load any more, because a policy test of its own says otherwise, the list is as
 // it was.
-func addHosts(op, dir, path string, add []*lesson) (*policy.Set, error) {
+func addHosts(op, dir, path string, add []*kernel.Lesson) (*policy.Set, error) {
 	old, err := durable.ReadRegular(path, 1<<20)
 	fresh := errors.Is(err, fs.ErrNotExist)
 	if err != nil && !fresh {

@@ -1,4 +1,4 @@
-package main
+package kernel
 
 import (
 	"strings"
@@ -36,7 +36,7 @@ func TestRuleFor(t *testing.T) {
 		{"*.a.example/x", 443, evidence.DenyNotListed, "", ""},
 		{"a.example", 443, evidence.DenyRequest, "", ""},
 	} {
-		rule, why, ok := ruleFor(evidence.Denial{Host: c.host, Port: c.port, Why: c.why})
+		rule, why, ok := RuleFor(evidence.Denial{Host: c.host, Port: c.port, Why: c.why})
 		if ok != (c.rule != "") || ok && (rule != c.rule || why != c.was) {
 			t.Errorf("%+v: %q, %q, %t", c, rule, why, ok)
 		}
