@@ -159,6 +159,10 @@ var (
 	VerifyReceipt = define[ReceiptCheck, ReceiptAccount]("journal.verifyReceipt", "POST /journal/receipt/verify", "journal.read",
 		"Verify a receipt and say what it states", Operation{Doc: "By the keys of this palyrad's journal. One of another log, or a changed one, is refused, with " +
 			"what doesn't hold.", Effect: Keeps, Body: 4 << 20})
+	// GetReach needs policy.read as well, as statements do.
+	GetReach = define[ReachQuery, Reach]("journal.getReach", "GET /reach", "journal.read",
+		"Say what hosts the newest calls could reach, reached and were denied", Operation{Doc: "By session, from the newest entries of the journal. " +
+			"A denied host has the rule that would allow it."})
 	GetJournal = define[None, JournalStatus]("journal.getJournal", "GET /journal", "journal.read",
 		"Get size, origin and checkpoint of the journal")
 	ListJournalEntries = define[JournalQuery, Page[JournalEntry]]("journal.listJournalEntries", "GET /journal/entries", "journal.read",
@@ -258,7 +262,7 @@ func Operations() []*Operation {
 		ListServers.Operation, AddServer.Operation, GetServer.Operation, InspectServer.Operation, AcceptServer.Operation, RemoveServer.Operation, ListServerTools.Operation,
 		ListApprovals.Operation, GetApproval.Operation, ResolveApproval.Operation, PreviewApproval.Operation, ListGrants.Operation, RevokeGrant.Operation,
 		GetPolicy.Operation, ListPolicySets.Operation, GetPolicySet.Operation, ExplainPolicy.Operation, TestPolicy.Operation, GetDecision.Operation, ExportDecision.Operation, DiffPolicy.Operation, Reload.Operation,
-		GetReceipt.Operation, VerifyReceipt.Operation, GetJournal.Operation, ListJournalEntries.Operation, ProveJournalEntry.Operation, ProveJournalConsistency.Operation, GetCheckpoint.Operation, GetTile.Operation,
+		GetReceipt.Operation, VerifyReceipt.Operation, GetReach.Operation, GetJournal.Operation, ListJournalEntries.Operation, ProveJournalEntry.Operation, ProveJournalConsistency.Operation, GetCheckpoint.Operation, GetTile.Operation,
 		WatchJournal.Operation, CosignJournal.Operation, ListKeys.Operation, RotateKey.Operation,
 		CreateToken.Operation, ListTokens.Operation, OpenConsole.Operation, ListPasskeys.Operation, RevokePasskey.Operation, RevokeToken.Operation, RotateToken.Operation, ListMembers.Operation, PutMember.Operation, RemoveMember.Operation,
 		ListDevices.Operation, GetDevice.Operation, RevokeDevice.Operation, RemoveDevice.Operation, RenewDevice.Operation,

@@ -20,6 +20,7 @@ func (h *Hub) journalOperations() []hub.Entry {
 	return []hub.Entry{
 		hub.GetReceipt.By(h.getReceipt),
 		hub.VerifyReceipt.By(h.verifyReceipt),
+		hub.GetReach.By(h.getReach),
 		hub.GetJournal.By(h.getJournal),
 		hub.ListJournalEntries.By(h.listJournalEntries),
 		hub.ProveJournalEntry.By(h.proveJournalEntry),

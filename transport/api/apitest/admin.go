@@ -116,6 +116,10 @@ func (h *Hub) verifyReceipt(_ context.Context, _ hub.Caller, q hub.ReceiptCheck)
 	return hub.ReceiptAccount{Origin: "test", Size: 1, Rows: []hub.ReceiptRow{{Part: "ending", Name: "bytes", Text: strconv.Itoa(len(q.Receipt))}}}, nil
 }
 
+func (h *Hub) getReach(_ context.Context, _ hub.Caller, q hub.ReachQuery) (hub.Reach, error) {
+	return hub.Reach{Size: 1, Calls: 1, Sessions: []hub.SessionReach{{Session: q.Session, Networks: []string{}, May: []string{}, Connected: []hub.HostReached{}, Denied: []hub.HostDenied{}}}}, nil
+}
+
 func (h *Hub) getJournal(context.Context, hub.Caller, hub.None) (hub.JournalStatus, error) {
 	return hub.JournalStatus{Origin: "test", Size: 1}, nil
 }
