@@ -4,10 +4,11 @@
 //	api, err := httpapi.New(httpapi.Config{Hub: hub, Console: c})
 //
 // Pages are made here, whole, by html/template; a script of the console's own replaces a page's
-// main part when it has changed. Without scripts every page reads and every button works. Nothing
-// comes from another place: style, script and icon are in the binary, and the policy of each answer
-// (Content-Security-Policy) permits no others, no inline ones, no frames around a page, and no
-// text made into elements (Trusted Types).
+// main part when it has changed. Without scripts every page reads and every button works. A worker
+// keeps styles, scripts and a page for when palyrad doesn't answer in the browser, and no other
+// page. Nothing comes from another place: style, script and icon are in the binary, and the policy
+// of each answer (Content-Security-Policy) permits no others, no inline ones, no frames around a
+// page, and no text made into elements (Trusted Types).
 //
 // # Contract
 //
@@ -34,6 +35,7 @@ import (
 	"embed"
 	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"html/template"
@@ -41,8 +43,10 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"slices"
 	"strings"
 	"sync"
+	plain "text/template"
 	"time"
 
 	"palyra/hub"
@@ -87,13 +91,21 @@ var pageFiles embed.FS
 //go:embed assets
 var assetFiles embed.FS
 
+// Those that name others, in the order to make them: each has the names that are known by then. The
+// icons that aren't text were drawn by a browser:
+//
+//	chromium --headless --screenshot=icon-512.png --window-size=512,512 \
+//	  --default-background-color=00000000 icon.svg
+var naming = []string{"offline.html", "console.webmanifest", "worker.js", "shell.js"}
+
 // asset is a file whose name has its digest, so that a browser keeps it.
 type asset struct {
 	media string
 	body  []byte
 }
 
-var media = map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+var media = map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
+	".html": "text/html; charset=utf-8", ".webmanifest": "application/manifest+json", ".png": "image/png"}
 
 // New returns a Console.
 func New(cfg Config) (*Console, error) {
@@ -102,16 +114,35 @@ func New(cfg Config) (*Console, error) {
 	}
 	c := &Console{cfg: cfg, pages: make(map[string]*template.Template), assets: make(map[string]asset), used: make(map[string]time.Time)}
 	named := make(map[string]string)
-	if err := each(assetFiles, "assets", func(name string, b []byte) error {
+	add := func(name string, b []byte) {
 		sum := sha256.Sum256(b)
 		ext := path.Ext(name)
 		full := strings.TrimSuffix(name, ext) + "-" + hex.EncodeToString(sum[:8]) + ext
 		c.assets[full], named[name] = asset{media[ext], b}, "/assets/"+full
+	}
+	later := make(map[string]string)
+	if err := each(assetFiles, "assets", func(name string, b []byte) error {
+		if slices.Contains(naming, name) {
+			later[name] = string(b)
+		} else {
+			add(name, b)
+		}
 		return nil
 	}); err != nil {
 		return nil, err
 	}
 	words := funcs(named)
+	for _, name := range naming {
+		t, err := plain.New(name).Funcs(plain.FuncMap{"asset": words["asset"], "shell": func() (string, error) { return shell(named) }}).Parse(later[name])
+		var b bytes.Buffer
+		if err == nil {
+			err = t.Execute(&b, nil)
+		}
+		if err != nil {
+			return nil, err
+		}
+		add(name, b.Bytes())
+	}
 	layout, err := pageFiles.ReadFile("pages/layout.html")
 	if err != nil {
 		return nil, err
@@ -127,6 +158,20 @@ func New(cfg Config) (*Console, error) {
 		c.pages[strings.TrimSuffix(name, ".html")] = t
 		return err
 	})
+}
+
+// shell returns the assets that a browser keeps for when palyrad doesn't answer: styles, scripts,
+// an icon and the page that says so.
+func shell(named map[string]string) (string, error) {
+	var all []string
+	for name, at := range named {
+		if strings.HasSuffix(name, ".css") || strings.HasSuffix(name, ".js") || name == "icon.svg" || name == "offline.html" {
+			all = append(all, at)
+		}
+	}
+	slices.Sort(all)
+	b, err := json.Marshal(all)
+	return string(b), err
 }
 
 func each(files embed.FS, dir string, do func(name string, b []byte) error) error {
@@ -146,9 +191,10 @@ func each(files embed.FS, dir string, do func(name string, b []byte) error) erro
 	return nil
 }
 
-// policy is the Content-Security-Policy of every answer.
-const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; " +
-	"base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+// policy is the Content-Security-Policy of every answer. The one policy for trusted types is
+// shell.js's, which makes of any text the address of the worker.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; manifest-src 'self'; worker-src 'self'; " +
+	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types shell"
 
 func secure(w http.ResponseWriter) {
 	h := w.Header()
@@ -220,6 +266,9 @@ func (c *Console) Open(w http.ResponseWriter, r *http.Request, v *behind.Visitor
 	h := w.Header()
 	h.Set("Content-Type", a.media)
 	h.Set("Cache-Control", "public, max-age=31536000, immutable")
+	if strings.HasPrefix(r.PathValue("name"), "worker-") {
+		h.Set("Service-Worker-Allowed", root) // wider than the folder that it's in
+	}
 	_, _ = w.Write(a.body)
 	return nil
 }
