@@ -334,7 +334,7 @@ func (d *daemon) answerHTTP(ctx context.Context) error {
 	if d.sockets.http != nil && !d.sockets.healthOnly {
 		l := httpapi.Listener{Listener: d.sockets.http}
 		if d.sockets.cert != nil {
-			l.TLS = d.sockets.cert.config()
+			l.TLS, l.Names = d.sockets.cert.config(), d.sockets.hosts()
 		}
 		on = append(on, l)
 	}
@@ -348,7 +348,7 @@ func (d *daemon) answerHTTP(ctx context.Context) error {
 	wg.Go(func() {
 		l := httpapi.Listener{Listener: d.sockets.http}
 		if d.sockets.cert != nil {
-			l.TLS = d.sockets.cert.config()
+			l.TLS, l.Names = d.sockets.cert.config(), d.sockets.hosts()
 		}
 		health = d.core.health.Serve(ctx, l)
 		cancel()

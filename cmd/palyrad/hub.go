@@ -71,6 +71,10 @@ func (d *daemon) consoleURL() string {
 	u := url.URL{Scheme: "http", Host: d.sockets.address()}
 	if d.sockets.cert != nil {
 		u.Scheme = "https"
+		if hosts := d.sockets.hosts(); len(hosts) > 0 {
+			u.Host = hosts[0]
+			return u.String()
+		}
 	}
 	if at, err := netip.ParseAddrPort(u.Host); err == nil && (at.Addr().IsLoopback() || at.Addr().IsUnspecified()) {
 		u.Host = net.JoinHostPort("localhost", strconv.Itoa(int(at.Port()))) // browsers take keys and cookies for a name

@@ -12,6 +12,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -254,6 +255,34 @@ func (c *certificate) load(cert, key string) error {
 	}
 	c.pair.Store(&p)
 	return nil
+}
+
+// names are the hosts that the certificate is for by name, without those by a pattern.
+func (c *certificate) names() (out []string) {
+	if p := c.pair.Load(); p != nil && p.Leaf != nil {
+		for _, n := range p.Leaf.DNSNames {
+			if !strings.HasPrefix(n, "*") {
+				out = append(out, strings.ToLower(n))
+			}
+		}
+	}
+	return out
+}
+
+// hosts are the values of the header Host by which clients call http by its certificate's names. A
+// page of another host can't have a connection to one of them: its certificate would be another.
+func (s *sockets) hosts() (out []string) {
+	_, port, err := net.SplitHostPort(s.address())
+	if err != nil || s.cert == nil {
+		return nil
+	}
+	for _, n := range s.cert.names() {
+		out = append(out, net.JoinHostPort(n, port))
+		if port == "443" { // which browsers leave out
+			out = append(out, n)
+		}
+	}
+	return out
 }
 
 // config is TLS 1.3 and nothing older: every client of ours speaks it.

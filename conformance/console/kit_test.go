@@ -38,7 +38,7 @@ func newHouse(t testing.TB, more ...func(bin string) string) *house {
 }
 
 // newHouseIn is newHouse in a directory of the caller's: more may work on its folder "state".
-func newHouseIn(t *testing.T, dir string, more ...func(bin string) string) *house {
+func newHouseIn(t testing.TB, dir string, more ...func(bin string) string) *house {
 	t.Helper()
 	bin, err := filepath.Abs("../../bin")
 	if err != nil {
@@ -149,10 +149,10 @@ func (h *house) call(argv ...string) <-chan int {
 type action = chromedp.Action[chromedp.Void]
 
 // browser returns a Chromium with a profile of its own. As root it can't be a sandbox of its own.
-func browser(t testing.TB) context.Context {
+func browser(t testing.TB, more ...chromedp.ExecAllocatorOption) context.Context {
 	t.Helper()
-	alloc, stop := chromedp.NewExecAllocator(t.Context(), chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck, chromedp.Headless, chromedp.NoSandbox,
-		chromedp.UserDataDir(t.TempDir()), chromedp.WindowSize(1440, 1000))
+	alloc, stop := chromedp.NewExecAllocator(t.Context(), append(more, chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck, chromedp.Headless, chromedp.NoSandbox,
+		chromedp.UserDataDir(t.TempDir()), chromedp.WindowSize(1440, 1000))...)
 	t.Cleanup(stop)
 	ctx, cancel := chromedp.NewContext(alloc)
 	t.Cleanup(cancel)

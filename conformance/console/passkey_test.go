@@ -2,17 +2,27 @@ package console
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"io"
+	"math/big"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
@@ -196,4 +206,47 @@ func TestPasskeyPlaces(t *testing.T) {
 			t.Errorf("%s is %d wide in a window of 360", p, wide)
 		}
 	}
+}
+
+// TestPasskeyTLS: over TLS the console is at the certificate's name, and so are its passkeys.
+func TestPasskeyTLS(t *testing.T) {
+	const name = "palyra.localhost" // browsers know it for this machine
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"*.example", name},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+	cert, err := x509.CreateCertificate(rand.Reader, leaf, leaf, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spki, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for file, b := range map[string]*pem.Block{"cert": {Type: "CERTIFICATE", Bytes: cert}, "key": {Type: "PRIVATE KEY", Bytes: pkcs8}} {
+		path := filepath.Join(dir, file)
+		if err := os.WriteFile(path, pem.EncodeToMemory(b), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv("PALYRA_LISTEN_TLS_"+strings.ToUpper(file), path)
+	}
+	h := newHouse(t)
+	h.url = strings.Replace(h.url, "http://localhost", "https://"+name, 1)
+	sum := sha256.Sum256(spki)
+	ctx := browser(t, chromedp.Flag("ignore-certificate-errors-spki-list", base64.StdEncoding.EncodeToString(sum[:])))
+	authenticator(t, ctx)
+	if at := h.palyra("console", "open", "--print"); !strings.HasPrefix(at, h.url+"/enter?code=") {
+		t.Fatalf("the console is at %.60s, want %s", at, h.url)
+	}
+	h.enter(ctx)
+	addPasskey(t, ctx, h, "laptop")
+	do(t, ctx, click(leave), shown(signIn), click(signIn), shown("nav"))
+	do(t, ctx, goTo(strings.Replace(h.url, name, "localhost", 1)), shown("#elsewhere a"))
 }
