@@ -36,7 +36,7 @@ func looks(resp *http.Response) <-chan string {
 	go func() {
 		defer close(out)
 		for s := bufio.NewScanner(resp.Body); s.Scan(); {
-			if topics, ok := strings.CutPrefix(s.Text(), "data: "); ok {
+			if topics, ok := strings.CutPrefix(s.Text(), "data: "); ok && topics != "." { // which is a sign of life
 				out <- topics
 			}
 		}
