@@ -165,6 +165,10 @@ var (
 			"A denied host has the rule that would allow it."})
 	GetJournal = define[None, JournalStatus]("journal.getJournal", "GET /journal", "journal.read",
 		"Get size, origin and checkpoint of the journal")
+	// VerifyJournal reads all of the journal, so it's bounded: see MaxVerified.
+	VerifyJournal = define[None, JournalAudit]("journal.verifyJournal", "POST /journal/verify", "journal.read",
+		"Verify the whole journal", Operation{Doc: "Every hash, checkpoint, signature and statement, and that results belong to intents. A journal that isn't sound " +
+			"is an error that says what doesn't hold. One of more than 50000 entries is refused.", Effect: Keeps})
 	ListJournalEntries = define[JournalQuery, Page[JournalEntry]]("journal.listJournalEntries", "GET /journal/entries", "journal.read",
 		"List journal entries, oldest first")
 	ProveJournalEntry = define[uint64, JournalProof]("journal.proveJournalEntry", "GET /journal/entries/{index}/proof", "journal.read",
@@ -262,7 +266,7 @@ func Operations() []*Operation {
 		ListServers.Operation, AddServer.Operation, GetServer.Operation, InspectServer.Operation, AcceptServer.Operation, RemoveServer.Operation, ListServerTools.Operation,
 		ListApprovals.Operation, GetApproval.Operation, ResolveApproval.Operation, PreviewApproval.Operation, ListGrants.Operation, RevokeGrant.Operation,
 		GetPolicy.Operation, ListPolicySets.Operation, GetPolicySet.Operation, ExplainPolicy.Operation, TestPolicy.Operation, GetDecision.Operation, ExportDecision.Operation, DiffPolicy.Operation, Reload.Operation,
-		GetReceipt.Operation, VerifyReceipt.Operation, GetReach.Operation, GetJournal.Operation, ListJournalEntries.Operation, ProveJournalEntry.Operation, ProveJournalConsistency.Operation, GetCheckpoint.Operation, GetTile.Operation,
+		GetReceipt.Operation, VerifyReceipt.Operation, GetReach.Operation, GetJournal.Operation, VerifyJournal.Operation, ListJournalEntries.Operation, ProveJournalEntry.Operation, ProveJournalConsistency.Operation, GetCheckpoint.Operation, GetTile.Operation,
 		WatchJournal.Operation, CosignJournal.Operation, ListKeys.Operation, RotateKey.Operation,
 		CreateToken.Operation, ListTokens.Operation, OpenConsole.Operation, ListPasskeys.Operation, RevokePasskey.Operation, RevokeToken.Operation, RotateToken.Operation, ListMembers.Operation, PutMember.Operation, RemoveMember.Operation,
 		ListDevices.Operation, GetDevice.Operation, RevokeDevice.Operation, RemoveDevice.Operation, RenewDevice.Operation,

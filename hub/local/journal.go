@@ -21,6 +21,7 @@ func (h *Hub) journalOperations() []hub.Entry {
 		hub.GetReceipt.By(h.getReceipt),
 		hub.VerifyReceipt.By(h.verifyReceipt),
 		hub.GetReach.By(h.getReach),
+		hub.VerifyJournal.By(h.verifyJournal),
 		hub.GetJournal.By(h.getJournal),
 		hub.ListJournalEntries.By(h.listJournalEntries),
 		hub.ProveJournalEntry.By(h.proveJournalEntry),

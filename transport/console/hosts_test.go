@@ -1,11 +1,35 @@
 package console
 
 import (
+	"net/url"
 	"testing"
 
 	"palyra/hub"
 	"palyra/internal/fault"
 )
+
+// TestJournalVerify: what was checked, and of a journal that isn't sound what doesn't hold.
+func TestJournalVerify(t *testing.T) {
+	h := hub.NewTable(answer(hub.VerifyJournal, hub.JournalAudit{Origin: "palyra.test/1", Size: 12, Intents: 4, Results: 3, Outcomes: map[string]int{"executed": 2, "outcome_unknown": 1},
+		Orphans: []uint64{11}, Keys: []hub.JournalKey{{Hint: "k1"}, {Hint: "k2", From: 7}}, LogKeys: []hub.JournalKey{{Hint: "l1"}}}, nil))
+	show := func() string {
+		t.Helper()
+		w, err := visit(t, h, "journal/verify", url.Values{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w.Body.String()
+	}
+	has(t, show(), "is sound", "palyra.test/1", "12 entries", "executed: 2", "1 calls were interrupted", "/console/journal/11", "by 2 keys", "by 1 key of", "k2</span> from entry 7", "palyra journal verify --state")
+	bad := answer(hub.VerifyJournal, hub.JournalAudit{}, fault.New(fault.Integrity, "journal_tree_mismatch", "x", nil))
+	h[bad.Operation] = bad
+	has(t, show(), "isn't sound", "journal_tree_mismatch", "-Verified by palyrad")
+	long := answer(hub.VerifyJournal, hub.JournalAudit{}, fault.New(fault.Usage, "invalid_input", "x", nil))
+	h[long.Operation] = long
+	if _, err := visit(t, h, "journal/verify", url.Values{}); fault.KindOf(err) != fault.Usage {
+		t.Errorf("too long a journal: %v", err)
+	}
+}
 
 // TestHosts: names are foreign text, and a denial has its rule to copy, or says that there is none.
 func TestHosts(t *testing.T) {

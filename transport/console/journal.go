@@ -38,6 +38,26 @@ func (t *turn) journal() error {
 	}{j, entries, from})
 }
 
+// verified is what verifying the journal found.
+type verified struct {
+	hub.JournalAudit
+	Unknown int    // calls whose outcome isn't known
+	Reason  string // the code of what doesn't hold; "" if the journal is sound
+	Broken  string // the same in words
+}
+
+func (t *turn) verifyJournal() error {
+	a, err := ask(t, hub.VerifyJournal, hub.None{})
+	v := verified{JournalAudit: a, Unknown: a.Outcomes["outcome_unknown"]}
+	if fault.KindOf(err) == fault.Integrity {
+		v.Reason = fault.ReasonOf(err)
+		v.Broken = fault.Says(v.Reason)
+	} else if err != nil {
+		return err
+	}
+	return t.still("journalverify", "Journal verified", v)
+}
+
 func (t *turn) entry() error {
 	n, err := strconv.ParseUint(t.words[1], 10, 63)
 	if err != nil {

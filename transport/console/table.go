@@ -29,6 +29,7 @@ var table = []page{
 	{http.MethodPost, []string{"changes", "*", "discard"}, (*turn).discard},
 	{http.MethodGet, []string{"journal"}, (*turn).journal},
 	{http.MethodGet, []string{"journal", "*"}, (*turn).entry},
+	{http.MethodPost, []string{"journal", "verify"}, (*turn).verifyJournal},
 	{http.MethodGet, []string{"receipts"}, (*turn).receipts},
 	{http.MethodPost, []string{"receipts"}, (*turn).verifyReceipt},
 	{http.MethodGet, []string{"receipts", "*"}, (*turn).receipt},
