@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build test exhaustive check fmt vet arch lint vuln generate conformance battery oracle sigstore cedar swaps sysfuzz agents console fuzz fuzzers bench bench-full bench-baseline bench-compare lab demo cross ci clean
+.PHONY: help build test exhaustive check fmt vet arch lint vuln generate conformance battery oracle sigstore cedar swaps sysfuzz agents console pictures fuzz fuzzers bench bench-full bench-baseline bench-compare lab demo cross ci clean
 
 $(if $(findstring palyra_knobs,$(GOFLAGS) $(shell go env GOFLAGS)),$(error palyra_knobs builds a sandbox with holes: for tests only, never for bin/))
 GIT     := git -c safe.directory=*
@@ -75,6 +75,8 @@ oracle: build
 	@for m in $(filter-out conformance/console,$(NESTED)); do (cd $$m && go test $(TESTFLAGS) ./...); done
 console: build ## the pages in Chromium
 	cd conformance/console && go test -count 1 $(TESTFLAGS) .
+pictures: build ## the pictures of the pages, in docs/console
+	cd conformance/console && go test -count 1 -run '^TestPictures$$' . -args -pictures $(CURDIR)/docs/console
 sigstore: build ; go run ./conformance/foreign
 cedar:
 	go run ./conformance/cedardiff

@@ -62,6 +62,10 @@ func funcs(assets map[string]string) template.FuncMap {
 				if v != nil {
 					return when(*v)
 				}
+			case string: // of a receipt
+				if at, err := time.Parse(time.RFC3339, v); err == nil {
+					return when(at)
+				}
 			}
 			return ""
 		},
