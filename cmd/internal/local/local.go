@@ -72,7 +72,7 @@ func Table() *command.Table {
 			{Title: "Secrets", Nouns: []string{"vault"}},
 			{Title: "Evidence", Nouns: []string{"attest", "journal", "keys"}},
 			{Title: "The host", Nouns: []string{"sandbox", "bench", "fuzz"}},
-			{Title: "palyrad", Nouns: []string{"status", "console", "doctor", "stop", "resume", "config", "backup", "members", "token", "devices", "pair"}},
+			{Title: "palyrad", Nouns: []string{"status", "console", "doctor", "stop", "resume", "config", "backup", "members", "token", "passkeys", "devices", "pair"}},
 			{Title: "This program", Nouns: []string{"help", "man", "completion", "complete", "version"}},
 		}}
 }
