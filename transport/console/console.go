@@ -370,7 +370,8 @@ const live = "Palyra-Live"
 
 // Page implements behind.Pages.
 func (c *Console) Page(w http.ResponseWriter, r *http.Request, v *behind.Visitor) error {
-	t := &turn{c: c, w: w, r: r, v: v, ctx: r.Context(), words: strings.Split(strings.TrimPrefix(r.URL.Path, root), "/")}
+	t := &turn{c: c, w: w, r: r, v: v, ctx: r.Context(), over: func() {}, words: strings.Split(strings.TrimPrefix(r.URL.Path, root), "/")}
+	defer func() { t.over() }()
 	if token := v.Caller.Token; token != "" {
 		if c.stale(token) {
 			return t.leave("This browser had no click for two hours. A passkey, or palyra console open, lets it in again.")
@@ -404,6 +405,7 @@ type turn struct {
 	r     *http.Request
 	v     *behind.Visitor
 	ctx   context.Context // of the request
+	over  func()          // ends the count of the newest answer
 	words []string        // of the path, behind root
 	count int             // questions that wait, as far as the page knows
 }
@@ -417,7 +419,7 @@ func (t *turn) showStill(page, title string, data any) error {
 }
 
 func (t *turn) showAs(page, title string, data any, live bool) error {
-	st, err := hub.GetStatus.Do(t.ctx, t.v.Hub, t.v.Caller, hub.None{})
+	st, err := hub.GetStatus.Do(t.next(), t.v.Hub, t.v.Caller, hub.None{})
 	if err != nil {
 		return err
 	}
@@ -451,7 +453,7 @@ var said = map[string]string{
 // leave revokes the browser's token and shows the page for strangers.
 func (t *turn) leave(why string) error {
 	if token := t.v.Caller.Token; token != "" {
-		if _, err := hub.RevokeToken.Do(t.ctx, t.v.Hub, t.v.Caller, hub.TokenChange{ID: token}); err != nil {
+		if _, err := hub.RevokeToken.Do(t.next(), t.v.Hub, t.v.Caller, hub.TokenChange{ID: token}); err != nil {
 			return err
 		}
 	}

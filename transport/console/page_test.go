@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"palyra/hub"
+	"palyra/internal/budget"
 	"palyra/internal/fault"
 	"palyra/transport/behind"
 )
@@ -45,6 +46,31 @@ func has(t *testing.T, page string, texts ...string) {
 // answer is an operation that always gives the same.
 func answer[In, Out any](op hub.Op[In, Out], out Out, err error) hub.Entry {
 	return op.By(func(context.Context, hub.Caller, In) (Out, error) { return out, err })
+}
+
+// TestPageDoesNotWaitForItself: a page that asks for several answers holds the room of one, until
+// it's written.
+func TestPageDoesNotWaitForItself(t *testing.T) {
+	room := budget.New(budget.Limits{Name: "reads", Total: 1})
+	took := 0
+	take := func(ctx context.Context) error {
+		hold, err := room.Take(budget.Owner{Name: "uid:1"}, 1)
+		if err == nil {
+			took++
+			hold.Keep(ctx)
+		}
+		return err
+	}
+	h := hub.NewTable(
+		hub.GetLayer.By(func(ctx context.Context, _ hub.Caller, name string) (hub.LayerChanges, error) {
+			return hub.LayerChanges{Layer: hub.Layer{Layer: name}}, take(ctx)
+		}),
+		hub.GetPatch.By(func(ctx context.Context, _ hub.Caller, _ hub.PatchQuery) (hub.LayerPatch, error) {
+			return hub.LayerPatch{}, take(ctx)
+		}))
+	if _, err := visit(t, h, "changes/l-1", nil); err != nil || took != 2 || room.Held() != 0 {
+		t.Errorf("%v; took %d, held %d", err, took, room.Held())
+	}
 }
 
 // TestSecrets: the page makes no call before a click, and then shows what was listed, with the uses

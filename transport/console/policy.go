@@ -15,7 +15,7 @@ import (
 // still shows a page that the script doesn't fetch again: one that answers a form, or that costs
 // more than a second's look is worth.
 func (t *turn) still(page, title string, data any) error {
-	st, err := hub.GetStatus.Do(t.ctx, t.v.Hub, t.v.Caller, hub.None{})
+	st, err := hub.GetStatus.Do(t.next(), t.v.Hub, t.v.Caller, hub.None{})
 	if err != nil {
 		return err
 	}

@@ -1,9 +1,11 @@
 package console
 
 import (
+	"context"
 	"net/http"
 
 	"palyra/hub"
+	"palyra/internal/budget"
 	"palyra/internal/fault"
 )
 
@@ -75,12 +77,22 @@ var places = []place{
 
 // ask has the hub do an operation for the visitor.
 func ask[In, Out any](t *turn, op hub.Op[In, Out], in In) (Out, error) {
-	return op.Do(t.ctx, t.v.Hub, t.v.Caller, in)
+	return op.Do(t.next(), t.v.Hub, t.v.Caller, in)
+}
+
+// next returns the ctx of one operation. The hub counts an answer until its request is over, and one
+// caller's share is that of the largest answer: a page that held one while it waits for another would
+// wait for itself. So the answer before counts no more.
+func (t *turn) next() context.Context {
+	t.over()
+	ctx, over := budget.Request(t.ctx)
+	t.over = over
+	return ctx
 }
 
 // may is ask for a part of a page that the visitor may lack the permission for: then it's left out.
 func may[In, Out any](t *turn, op hub.Op[In, Out], in In) (*Out, error) {
-	out, err := op.Do(t.ctx, t.v.Hub, t.v.Caller, in)
+	out, err := op.Do(t.next(), t.v.Hub, t.v.Caller, in)
 	if fault.KindOf(err) == fault.Denied {
 		return nil, nil
 	}
