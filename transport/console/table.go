@@ -80,9 +80,9 @@ func ask[In, Out any](t *turn, op hub.Op[In, Out], in In) (Out, error) {
 	return op.Do(t.next(), t.v.Hub, t.v.Caller, in)
 }
 
-// next returns the ctx of one operation. The hub counts an answer until its request is over, and one
-// caller's share is that of the largest answer: a page that held one while it waits for another would
-// wait for itself. So the answer before counts no more.
+// next returns the ctx of one operation. The hub counts an answer until its request is over, and
+// a caller's share is that of the largest answer: a page that held one while it waits for another
+// would wait for itself. So the answer before counts no more.
 func (t *turn) next() context.Context {
 	t.over()
 	ctx, over := budget.Request(t.ctx)
