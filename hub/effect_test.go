@@ -18,6 +18,7 @@ func TestEffects(t *testing.T) {
 		CosignJournal.Operation: Mends,
 		// They read, though with a body. A backup is wanted before a repair.
 		PreviewApproval.Operation: Keeps, FindFolders.Operation: Keeps, ExplainPolicy.Operation: Keeps, TestPolicy.Operation: Keeps, DiffPolicy.Operation: Keeps, Backup.Operation: Keeps, VerifyVault.Operation: Keeps,
+		VerifyReceipt.Operation: Keeps, VerifyJournal.Operation: Keeps,
 		// A browser gets what its user has at the socket anyway. Whoever looks into a stop may need it.
 		OpenConsole.Operation: Keeps,
 		// They end or take away.
