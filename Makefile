@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build test exhaustive user-exhaustive check fmt vet arch lint vuln generate conformance battery oracle sigstore cedar swaps sysfuzz agents console pictures fuzz fuzzers bench bench-full bench-baseline bench-compare lab demo cross ci clean
+.PHONY: help build test user-test exhaustive user-exhaustive check fmt vet arch lint vuln generate conformance battery oracle sigstore cedar swaps sysfuzz agents console pictures fuzz fuzzers bench bench-full bench-baseline bench-compare lab demo cross ci clean
 
 $(if $(findstring palyra_knobs,$(GOFLAGS) $(shell go env GOFLAGS)),$(error palyra_knobs builds a sandbox with holes: for tests only, never for bin/))
 GIT     := git -c safe.directory=*
@@ -41,6 +41,10 @@ SAMPLED = $(shell grep -rl --include='*_test.go' '^	"palyra/internal/sample"$$' 
 exhaustive: build ## the exhaustive tests, whole: kill -9 at every step, every input, every trial
 	go test $(RACE) -run "^($$(awk -F '[ (]' '/^func Test/ { t = $$2 } /sample\.(Of|Steps)/ { print t }' $(SAMPLED) | sort -u | paste -sd'|'))$$" \
 		$(TESTFLAGS) $(or $(PACKAGES),$(sort $(dir $(SAMPLED))))
+# Policies, formats, ciphers and parsers are the same for each user.
+user-test: ## those for which it matters who runs them
+	@$(MAKE) --no-print-directory test PACKAGES="$$(go list ./kernel ./hub/local ./isolate/cell ./transport/httpapi ./... | \
+		grep -vxE 'palyra/(conformance/arch|authz/.*|call/.*|crypt/(ca|pair|passkey|receipt|scrub|seal.*|vault)|hub/(gateway|session)|internal/(canon|spelling|toolproto)|transport/(api.*|console|mcp))' | paste -sd' ')"
 user-exhaustive: ## those of cells and of tools, where it matters who runs them
 	@$(MAKE) --no-print-directory exhaustive PACKAGES="./cmd/palyra-tool/... ./isolate/cell ./kernel"
 

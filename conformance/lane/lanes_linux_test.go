@@ -15,7 +15,7 @@ import (
 const makefile = `
 .PHONY: $(MAKECMDGOALS)
 check cross build demo battery sigstore cedar swaps sysfuzz agents lab: ; @echo $@ by $$(id -u) in $$PWD >&2
-console test arch exhaustive user-exhaustive: ; @printf '{"Action":"%s","Package":"p","Test":"TestA"}\n' run pass
+console test arch user-test exhaustive user-exhaustive: ; @printf '{"Action":"%s","Package":"p","Test":"TestA"}\n' run pass
 oracle: ; @printf '{"Action":"%s","Package":"q","Test":"TestB"}\n' run pass
 `
 
