@@ -92,7 +92,7 @@ func TestPasskey(t *testing.T) {
 	if id == "" || !strings.Contains(list, "this laptop") || !strings.Contains(list, "active") {
 		t.Fatalf("palyra passkeys ls: %s", list)
 	}
-	do(t, ctx, click(leave), see("palyra console open"), run(`fetch('/enter').then(() => fetch('/enter', { method: 'POST', body: new URLSearchParams(sessionStorage.sent), redirect: 'manual' }))
+	do(t, ctx, click(leave), see("You have left"), run(`fetch('/enter').then(() => fetch('/enter', { method: 'POST', body: new URLSearchParams(sessionStorage.sent), redirect: 'manual' }))
 		.then((r) => { document.body.dataset.again = r.status; })`), shown(`body[data-again="401"]`))
 	do(t, ctx, goTo(h.url+"/"), click(signIn), shown("nav"))
 	h.palyra("passkeys", "revoke", id)
