@@ -82,7 +82,7 @@ oracle: build
 console: build ## the pages in Chromium
 	cd conformance/console && go test -count 1 $(TESTFLAGS) .
 pictures: build ## the pictures of the pages, in docs/console
-	cd conformance/console && go test -count 1 -run '^TestPictures$$' . -args -pictures $(CURDIR)/docs/console
+	mkdir -p docs/console; cd conformance/console && go test -count 1 -run '^TestPictures$$' . -args -pictures $(CURDIR)/docs/console
 sigstore: build ; go run ./conformance/foreign
 cedar:
 	go run ./conformance/cedardiff
