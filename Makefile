@@ -42,11 +42,11 @@ exhaustive: build ## the exhaustive tests, whole: kill -9 at every step, every i
 	go test $(RACE) -run "^($$(awk -F '[ (]' '/^func Test/ { t = $$2 } /sample\.(Of|Steps)/ { print t }' $(SAMPLED) | sort -u | paste -sd'|'))$$" \
 		$(TESTFLAGS) $(or $(PACKAGES),$(sort $(dir $(SAMPLED))))
 # Policies, formats, ciphers and parsers are the same for each user.
-SAME := authz/.*|call/.*|crypt/(ca|pair|passkey|receipt|scrub|seal.*|vault)|hub/(gateway|session)|internal/(canon|spelling|toolproto)|transport/(api.*|console|mcp)
+SAME := authz/(access|approval.*|grant|internal/.*|policy/.*)|call/.*|crypt/(ca|pair|passkey|receipt|scrub|seal.*|vault)|hub/(gateway|session)|internal/(canon|spelling|toolproto)|transport/(api.*|console|mcp)
 user-test: ## those for which it matters who runs them
 	@$(MAKE) --no-print-directory test PACKAGES="$(or $(PACKAGES),$$(go list ./kernel ./hub/local ./isolate/cell ./transport/httpapi ./... | grep -vxE 'palyra/(conformance/arch|$(SAME))' | paste -sd' '))"
 user-exhaustive: ## those of cells and of tools, where it matters who runs them
-	@$(MAKE) --no-print-directory exhaustive PACKAGES="$(or $(PACKAGES),./cmd/palyra-tool/... ./isolate/cell ./kernel)"
+	@$(MAKE) --no-print-directory exhaustive PACKAGES="$(or $(PACKAGES),./cmd/palyra-tool/... ./conformance/egress ./conformance/escape ./isolate/cell ./kernel)"
 
 # Looking shares what build compiled; check is quick after it. Memory for time.
 LOOK := CGO_ENABLED=0 GOGC=400

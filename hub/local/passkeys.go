@@ -97,8 +97,7 @@ func (h *Hub) AskPasskey(nonce string) (hub.PasskeyRequest, error) {
 	return hub.PasskeyRequest{RP: s.RP, Origin: s.Origin, Challenge: h.passkeys.challenges.New(toEnter, nonce)}, nil
 }
 
-// EnterByPasskey implements hub.PasskeyDoor. What it refuses is in the log, of strangers in a few
-// lines a second.
+// EnterByPasskey implements hub.PasskeyDoor. It logs refusals, but of strangers' a few a second.
 func (h *Hub) EnterByPasskey(ctx context.Context, nonce, user string, s hub.PasskeySignature) (hub.TokenSecret, error) {
 	p, err := h.usePasskey(ctx, nonce, user, s)
 	if err != nil {
