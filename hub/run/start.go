@@ -348,6 +348,7 @@ func (e *Engine) acceptOne(id string) {
 
 // forget ends the memory of a run.
 func (e *Engine) forget(j *job) {
+	j.hold.Release() // before Wait finds no run and returns
 	e.mu.Lock()
 	delete(e.jobs, j.id)
 	if e.closed {
