@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build test user-test exhaustive user-exhaustive check fmt vet arch lint vuln generate conformance battery oracle sigstore cedar swaps sysfuzz agents console pictures fuzz fuzzers bench bench-full bench-baseline bench-compare lab demo cross ci clean
+.PHONY: help build test user-test exhaustive user-exhaustive check fmt vet arch lint vuln generate conformance battery battery-turn oracle sigstore cedar swaps sysfuzz agents console pictures fuzz fuzzers bench bench-full bench-baseline bench-compare lab demo cross ci clean
 
 $(if $(findstring palyra_knobs,$(GOFLAGS) $(shell go env GOFLAGS)),$(error palyra_knobs builds a sandbox with holes: for tests only, never for bin/))
 GIT     := git -c safe.directory=*
@@ -42,7 +42,7 @@ exhaustive: build ## the exhaustive tests, whole: kill -9 at every step, every i
 	go test $(RACE) -run "^($$(awk -F '[ (]' '/^func Test/ { t = $$2 } /sample\.(Of|Steps)/ { print t }' $(SAMPLED) | sort -u | paste -sd'|'))$$" \
 		$(TESTFLAGS) $(or $(PACKAGES),$(sort $(dir $(SAMPLED))))
 # Policies, formats, ciphers and parsers are the same for each user.
-SAME := authz/(access|approval.*|grant|internal/.*|policy/.*)|call/.*|crypt/(ca|pair|passkey|receipt|scrub|seal.*|vault)|hub/(gateway|session)|internal/(canon|spelling|toolproto)|transport/(api.*|console|mcp)
+SAME := authz/.*|call/.*|crypt/(ca|journal|pair|passkey|receipt|scrub|seal.*|vault)|hub/(gateway|session|store)|internal/(canon|git|spelling|toolproto)|isolate/native/seccomp|transport/(api.*|console|mcp)
 user-test: ## those for which it matters who runs them
 	@$(MAKE) --no-print-directory test PACKAGES="$(or $(PACKAGES),$$(go list ./kernel ./hub/local ./isolate/cell ./transport/httpapi ./... | grep -vxE 'palyra/(conformance/arch|$(SAME))' | paste -sd' '))"
 user-exhaustive: ## those of cells and of tools, where it matters who runs them
@@ -72,6 +72,8 @@ generate: ## rewrite the generated parts of docs and golden files
 
 conformance: battery oracle sigstore cedar swaps sysfuzz ## the attack battery; receipts, journal and decisions under software that is not ours
 battery: build ; go run ./conformance/escape -out conformance/results/latest.json
+# Every attempt as root or as the user, by turns: the next commit's are the other half.
+battery-turn: build ; go run ./conformance/escape -turn $$(git rev-list --count HEAD) -out conformance/results/latest.json
 swaps: build ; PALYRA_TRIALS=20000 go test -count 1 -timeout 12m -run TestApprovedIsWhatRan ./kernel
 sysfuzz: build ; go run ./conformance/sysfuzz -calls 200000
 agents: build ## Claude Code, Codex and the MCP inspector, unmodified, with palyra's tools (npm: 1 GB)

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"hash/fnv"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,6 +27,8 @@ type battery struct {
 	uid     int // of the unprivileged user
 	verbose bool
 	modes   []string
+	turn    int  // see config
+	alone   bool // there is one user
 	skips   skips
 	// bare leaves out cases that need a workspace: without the template there is no place
 	// for one.
@@ -56,6 +59,17 @@ func (b *battery) controlsOf(c *attackCase) map[string]*observation {
 		b.kept[c.id()] = make(map[string]*observation)
 	}
 	return b.kept[c.id()]
+}
+
+// plays reports whether it's the user's turn. Two turns that follow each other make all attempts.
+func (b *battery) plays(c *attackCase, u *user, mode string) bool {
+	if b.turn < 0 || mode == modeCold || b.alone {
+		return true
+	}
+	h := fnv.New32a()
+	h.Write([]byte(c.id() + " " + mode))
+	roots := (h.Sum32()>>24+uint32(b.turn))%2 == 0
+	return roots == (u.name == "root")
 }
 
 // The modes of a tier C cell.
@@ -299,6 +313,9 @@ func (b *battery) do(c *attackCase, u *user, tiers []string) []record {
 			key = tier
 		}
 		for _, mode := range b.modesOf(tier) {
+			if !b.plays(c, u, mode) {
+				continue
+			}
 			r, control := b.try(c, u, tier, mode, controls[key])
 			controls[key] = control
 			out = append(out, r)
@@ -387,7 +404,7 @@ func setup(c config) (*battery, []*user, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	b := &battery{value: newValue(), dir: dir, attack: filepath.Join(dir, "attack"), uid: c.uid, verbose: c.verbose, modes: c.modes}
+	b := &battery{value: newValue(), dir: dir, attack: filepath.Join(dir, "attack"), uid: c.uid, verbose: c.verbose, modes: c.modes, turn: c.turn}
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return nil, nil, err
 	}
@@ -434,6 +451,7 @@ func setup(c config) (*battery, []*user, error) {
 		return nil, nil, fmt.Errorf("unknown sandbox %q", c.sandbox)
 	}
 	users, err := b.users(c)
+	b.alone = len(users) == 1
 	return b, users, err
 }
 
