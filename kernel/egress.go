@@ -118,9 +118,14 @@ func (p *Proposal) checkEgress() error {
 // checkPreflight refuses rules that can't be checked before the call begins.
 func checkPreflight(rules egress.Rules) error {
 	for _, r := range rules.All() {
+		op := fmt.Sprintf("check egress rule %q", r)
 		if _, below := r.Name(); below {
-			return usage("invalid_input", fmt.Sprintf("check egress rule %q", r), errors.New("before a call begins single names are looked up, and this is any name below one")).
+			return usage("invalid_input", op, errors.New("before a call begins single names are looked up, and this is any name below one")).
 				WithHint("name each, or leave the network preflight out")
+		}
+		if r != r.Bare() {
+			return usage("invalid_input", op, errors.New("in the host's network nothing counts connections")).
+				WithHint("leave the rate out, or the network preflight")
 		}
 	}
 	return nil

@@ -100,7 +100,7 @@ func RuleFor(x evidence.Denial) (rule, why string, ok bool) {
 	}
 	r, err := egress.ParseRule(host)
 	if p := r.Prefix(); err == nil && p.IsValid() && reach.Check(p.Addr()) != nil {
-		return r.String(), evidence.DenyForbidden, true
+		return r.Bare().String(), evidence.DenyForbidden, true
 	}
-	return r.String(), x.Why, err == nil
+	return r.Bare().String(), x.Why, err == nil
 }

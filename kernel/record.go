@@ -415,7 +415,7 @@ func (c *call) diagnose(outcome string) *diagnosis.Diagnosis {
 		s.Workspace = w.Source
 	}
 	for _, d := range e.Egress.Denied {
-		s.Denied = append(s.Denied, diagnosis.Denied{Host: d.Host, Port: d.Port, Why: d.Why})
+		s.Denied = append(s.Denied, diagnosis.Denied{Host: d.Host, Port: d.Port, Why: d.Why, Limit: d.Limit})
 	}
 	if c.streams != nil {
 		if s.Stderr = c.streams.out[1].tail; c.streams.tty != nil {

@@ -97,6 +97,30 @@ func TestListedHosts(t *testing.T) {
 	}
 }
 
+// TestRates: a rate doesn't hide a host from a policy that forbids it, and a list that bounds one
+// covers no faster rule.
+func TestRates(t *testing.T) {
+	s := setOf(t, "", map[string]string{"60-hosts.cedar": `@id("no_evil") forbid (principal, action, resource) when { context has egress_hosts && context.egress_hosts.contains("evil.example:443") };
+@id("no_unlisted") forbid (principal, action, resource) when { context has egress_unlisted && context.egress_unlisted.contains("packages.example:443") };`,
+		"npm.hosts": "packages.example rate:10/s\n",
+		"60-hosts.test.json": `{"version": 1, "hosts": {"npm": ["packages.example rate:10/s"]},
+  "base": {"principal": {"type": "Palyra::User", "id": "alice", "roles": ["operator"]}, "action": "tool.execute", "resource": {"type": "Palyra::Tool", "id": "process.run"}, "context": {"executable": {"path": "/usr/bin/curl", "system": true}, "capabilities": ["process_exec", "network"], "network": "egress", "tier": "c"}},
+  "tests": [{"name": "evil", "request": {"context": {"egress_hosts": ["evil.example:443 rate:1/s"]}}, "effect": "deny", "policies": ["no_evil"]},
+    {"name": "faster than the list", "request": {"context": {"egress_hosts": ["packages.example:443"]}}, "effect": "deny", "policies": ["no_unlisted"]}]}`})
+	for host, want := range map[string]bool{"evil.example:443": true, "evil.example:443 rate:1/s": true, "other.example:443 rate:1/s": false,
+		"packages.example:443": true, "packages.example:443 rate:11/s": true, "packages.example:443 rate:10/s": false, "packages.example:443 rate:5/s": false} {
+		if got := s.Decide(reaching(true, host)); (got.Effect == Deny) != want {
+			t.Errorf("%s: %v by %v, denied: want %v", host, got.Effect, got.Policies, want)
+		}
+	}
+	if hosts, err := s.ExpandHosts([]string{"@npm"}); err != nil || !slices.Equal(hosts, []string{"packages.example:443 rate:10/s"}) {
+		t.Errorf("%q, %v", hosts, err)
+	}
+	if got := bareHosts([]string{"a.example:443", "b.example:443 rate:1/s", "no rule"}); !slices.Equal(got, []string{"a.example:443", "b.example:443", "no rule"}) {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestExpandHosts(t *testing.T) {
 	s := setOf(t, "coding", map[string]string{"npm.hosts": "packages.example\n*.CDN.example\n", "git.hosts": "git.example"})
 	got, err := s.ExpandHosts([]string{"@npm", "db.example:5432", "@git"})

@@ -311,7 +311,7 @@ func shapeOf(r *Request) []string {
 	}
 	set("mounts", c.Mounts)
 	set("caches", c.Caches)
-	set("egress_hosts", c.EgressHosts)
+	set("egress_hosts", bareHosts(c.EgressHosts))
 	if len(c.EgressInspect) > 0 {
 		set("egress_inspect", c.EgressInspect)
 	}

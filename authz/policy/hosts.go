@@ -94,12 +94,30 @@ func (s *Set) listNames() string {
 	return "it has " + strings.Join(names, ", ")
 }
 
-// unlisted returns the hosts that no list covers.
+// unlisted returns the hosts that no list covers, without their rates.
 func (g *given) unlisted() (out []string) {
 	for _, h := range g.EgressHosts {
 		r, err := egress.ParseRule(h)
 		if err != nil || !g.hosts.Cover(r) {
 			out = append(out, h)
+		}
+	}
+	return bareHosts(out)
+}
+
+func (g *given) egressHosts() []string { return bareHosts(g.EgressHosts) }
+
+// bareHosts returns hosts without their rates: a policy that forbids a host would otherwise not see
+// it behind one.
+func bareHosts(hosts []string) []string {
+	if !slices.ContainsFunc(hosts, func(h string) bool { return strings.Contains(h, " ") }) {
+		return hosts
+	}
+	out := make([]string, len(hosts))
+	for i, h := range hosts {
+		out[i] = h
+		if r, err := egress.ParseRule(h); err == nil {
+			out[i] = r.Bare().String()
 		}
 	}
 	return out

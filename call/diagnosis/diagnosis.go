@@ -98,6 +98,8 @@ type Denied struct {
 	Host string // as the program asked for it: foreign
 	Port uint32 // 0: it only looked the name up
 	Why  string // as in evidence.Denial
+	// Limit is which limit it was, if that is why; foreign, too.
+	Limit string
 }
 
 // failed reports whether there's anything to explain.
@@ -134,6 +136,32 @@ type facts struct {
 	caches   bool // the call had some
 }
 
+// firstFor returns the first denial for a reason whose host [refusedFor] can name, nil if there is
+// none.
+func firstFor(why string, all []Denied) *Denied {
+	for i := range all {
+		if refusedFor(why, all[i:i+1]) != "" {
+			return &all[i]
+		}
+	}
+	return nil
+}
+
+// exceeded is what a denial for a limit was beyond, "" for a limit that isn't known.
+func exceeded(limit string) string {
+	if rate, ok := strings.CutPrefix(limit, "rate:"); ok {
+		if r, err := egress.ParseRate(rate); err == nil {
+			return "its rule's rate of " + r.String()
+		}
+	}
+	return egressLimits[limit]
+}
+
+// egressLimits says of each limit of a call's egress what it bounds.
+var egressLimits = map[string]string{"open": "the connections that a call may have at once", "connections": "the connections that a call may make",
+	"rate": "the connections that a call may make in a second", "names": "the names that a call may look up",
+	"queries": "the DNS queries that a call may send", "query_rate": "the DNS queries that a call may send in a second"}
+
 // refusedFor returns the rule that would name the first host that was denied for a reason. It's
 // canonical, so it's no text that the program could choose freely. "" if no such host can be named.
 func refusedFor(why string, all []Denied) string {
@@ -148,7 +176,7 @@ func refusedFor(why string, all []Denied) string {
 		if d.Port != 0 {
 			text += ":" + strconv.Itoa(int(d.Port))
 		}
-		if r, err := egress.ParseRule(text); err == nil {
+		if r, err := egress.ParseRule(text); err == nil && (why != limited || exceeded(d.Limit) != "") {
 			return r.String()
 		}
 	}
@@ -183,7 +211,11 @@ func (r *Row) say(s *Seen) *Diagnosis {
 	if r.denied == noName || r.denied == noAnswer { // a name was looked up, for whatever port
 		host = host[:max(strings.LastIndexByte(host, ':'), 0)]
 	}
-	d.Text = strings.NewReplacer("{denied}", host, "{limit}", limit, "{cut}", fmt.Sprint(s.Cut), "{signal}", signals[s.Signal], "{caches}", strings.Join(s.Caches, ", ")).Replace(d.Text)
+	over := ""
+	if x := firstFor(limited, s.Denied); x != nil {
+		over = exceeded(x.Limit)
+	}
+	d.Text = strings.NewReplacer("{denied}", host, "{exceeded}", over, "{limit}", limit, "{cut}", fmt.Sprint(s.Cut), "{signal}", signals[s.Signal], "{caches}", strings.Join(s.Caches, ", ")).Replace(d.Text)
 	switch {
 	case d.Basis == Observed:
 	case r.status != 0:

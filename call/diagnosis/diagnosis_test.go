@@ -75,8 +75,13 @@ func TestOf(t *testing.T) {
 		{"full", wrote("cp: error writing '/tmp/x': No space left on device"), "disk_full guess", "256 MiB or 16384 files"},
 		{"a host", with(wrote("curl: (6) Could not resolve host: b.example"), func(s *Seen) { s.Denied = denials }), "EgressDenied observed", "asked for b.example:8443, which"},
 		{"a private one", with(wrote("curl: (6) Could not resolve host: c.example"), func(s *Seen) { s.Denied = denials[:2] }), "EgressDenied observed", "asked for c.example:443, which is in a private network"},
-		{"an unknown one", with(wrote("curl: (6) Could not resolve host: d.example"), func(s *Seen) { s.Denied = []Denied{{"d.example", 0, "no_name"}} }), "name_unresolved observed", "knows no address of d.example"},
-		{"one without an answer", with(wrote("curl: (6) Could not resolve host: d.example"), func(s *Seen) { s.Denied = []Denied{{"d.example", 0, "no_answer"}} }), "name_unresolved observed", "did not answer for d.example"},
+		{"an unknown one", with(wrote("curl: (6) Could not resolve host: d.example"), func(s *Seen) { s.Denied = []Denied{{"d.example", 0, "no_name", ""}} }), "name_unresolved observed", "knows no address of d.example"},
+		{"one without an answer", with(wrote("curl: (6) Could not resolve host: d.example"), func(s *Seen) { s.Denied = []Denied{{"d.example", 0, "no_answer", ""}} }), "name_unresolved observed", "did not answer for d.example"},
+		{"one too many", with(wrote("curl: (56) Connection reset by peer"), func(s *Seen) {
+			s.Denied = []Denied{{"a.example", 443, "limit", "evil"}, {"b.example", 443, "limit", "rate:10/s"}}
+		}), "EgressDenied observed", "asked for b.example:443 beyond its rule's rate of 10/s"},
+		{"too many in all", with(wrote(""), func(s *Seen) { s.Denied = []Denied{{"a.example", 0, "limit", "query_rate"}} }), "EgressDenied observed", "beyond the DNS queries that a call may send in a second"},
+		{"a limit that isn't known", with(wrote(""), func(s *Seen) { s.Denied = []Denied{{"a.example", 0, "limit", "rate:10/s; rm"}} }), "", ""},
 		{"no name at all", with(wrote("Could not resolve host"), func(s *Seen) { s.Denied = denials[:1] }), "no_network guess", ""},
 		{"a host, but no observed end", func() Seen { s := wrote(""); s.Observed, s.Denied = false, denials; return s }(), "", ""},
 		{"ssh's name", with(wrote("ssh: Could not resolve hostname c.example: Name or service not known\nfatal: Could not read from remote repository."), func(s *Seen) { s.Denied = denials }), "no_ssh_key guess", "use the HTTPS remote"},
@@ -149,16 +154,16 @@ func TestOf(t *testing.T) {
 }
 
 // denials are what a program may have asked for: the first is text in place of a name.
-var denials = []Denied{{"evil; --egress all", 443, "not_listed"}, {"c.example", 0, "forbidden"}, {"B.example.", 8443, "not_listed"}}
+var denials = []Denied{{"evil; --egress all", 443, "not_listed", ""}, {"c.example", 0, "forbidden", ""}, {"B.example.", 8443, "not_listed", ""}}
 
 // TestDeniedFlag: the flag is the one that would let the program reach the host.
 func TestDeniedFlag(t *testing.T) {
 	for want, d := range map[string]Denied{
-		"--egress b.example:8443":       {"b.example", 8443, "not_listed"},
-		"--egress b.example:443":        {"b.example", 0, "not_listed"},
-		"--egress [2001:db8::1]:443":    {"2001:db8::1", 443, "not_listed"},
-		"--egress 192.0.2.7:22":         {"192.0.2.7", 22, "not_listed"},
-		"--egress xn--bcher-kva.org:80": {"XN--bcher-kva.org", 80, "not_listed"},
+		"--egress b.example:8443":       {"b.example", 8443, "not_listed", ""},
+		"--egress b.example:443":        {"b.example", 0, "not_listed", ""},
+		"--egress [2001:db8::1]:443":    {"2001:db8::1", 443, "not_listed", ""},
+		"--egress 192.0.2.7:22":         {"192.0.2.7", 22, "not_listed", ""},
+		"--egress xn--bcher-kva.org:80": {"XN--bcher-kva.org", 80, "not_listed", ""},
 	} {
 		got := Of(Seen{Outcome: "executed", Observed: true, Code: 6, Denied: []Denied{d}})
 		if got == nil || got.Flag != want || !strings.HasSuffix(got.ForExec(), "; "+want+" changes it") || !strings.HasSuffix(got.ForCall(), "; egress_hosts in the tool's input changes it") {

@@ -11,7 +11,8 @@ import (
 type Row struct {
 	Code string
 	// Text is the sentence. {limit} stands for the call's limit, {cut} for dropped bytes,
-	// {signal} for a signal's name, {denied} for a host and {caches} for the call's caches.
+	// {signal} for a signal's name, {denied} for a host, {exceeded} for a limit of its connections and
+	// {caches} for the call's caches.
 	Text                string
 	When                string // when it applies, for the page
 	Flag, Input, Config string // see Diagnosis
@@ -109,6 +110,8 @@ var rows = []Row{
 		Flag: "--egress", Input: "egress_hosts", denied: notListed, observed: denied(notListed)},
 	{Code: "EgressDenied", Text: "the program asked for {denied}, which is in a private network that the call does not name", When: "`egress.denied` has a name that resolves into a range which no rule of the call has",
 		Flag: "--egress", Input: "egress_hosts", denied: forbidden, observed: denied(forbidden)},
+	{Code: "EgressDenied", Text: "the program asked for {denied} beyond {exceeded}", When: "`egress.denied` has a connection or a name beyond a limit of the call, or a rule's rate",
+		denied: limited, observed: denied(limited)},
 	{Code: "name_unresolved", Text: "this host's resolver knows no address of {denied}", When: "`egress.denied` has a name of the call's hosts that has no address",
 		denied: noName, observed: denied(noName)},
 	{Code: "name_unresolved", Text: "this host's resolver did not answer for {denied}", When: "`egress.denied` has a name of the call's hosts for which the host's resolver didn't answer",
@@ -181,6 +184,7 @@ const (
 	forbidden = "forbidden"
 	noName    = "no_name"
 	noAnswer  = "no_answer"
+	limited   = "limit"
 )
 
 func denied(why string) func(*facts) bool {

@@ -6,6 +6,8 @@
 //	r.Allows("packages.example", 443)    // true
 //	r.Network(addr, 8443)                // whether a rule names this address or its network
 //
+// A rule may bound how fast connections are made ([Rate]): "packages.example:443 rate:10/s".
+//
 // [Inspect] and [Use] are rules about the requests to such a host, and about secrets that are put
 // into them: an [Inspection].
 //
@@ -55,20 +57,40 @@ type Rule struct {
 	below   bool   // the names below name, and not name itself
 	network netip.Prefix
 	port    uint16
+	rate    Rate // of connections; the zero Rate: no bound of its own
 }
 
-// ParseRule reads HOST or HOST:PORT. HOST is a name, *.NAME, an IPv4 address or network, or an IPv6
-// address or network in brackets.
+// ParseRule reads HOST or HOST:PORT, and behind it "rate:" and a [Rate]. HOST is a name, *.NAME, an
+// IPv4 address or network, or an IPv6 address or network in brackets.
 func ParseRule(text string) (Rule, error) {
 	r, err := parseRule(text)
 	if err != nil {
 		return Rule{}, fault.New(fault.Usage, "invalid_input", fmt.Sprintf("egress rule %q", clip(text)), err).
-			WithHint("NAME:PORT, *.NAME:PORT, ADDRESS:PORT or NETWORK/BITS:PORT, IPv6 in brackets: packages.example:443, [2001:db8::1]:443")
+			WithHint("NAME:PORT, *.NAME:PORT, ADDRESS:PORT or NETWORK/BITS:PORT, IPv6 in brackets, then rate:N/s if that's bounded: packages.example:443, [2001:db8::1]:443")
 	}
 	return r, nil
 }
 
 func parseRule(text string) (Rule, error) {
+	text, rate, bounded := strings.Cut(text, rateWord)
+	if bounded {
+		text = strings.TrimRight(text, " ")
+	}
+	r, err := parseBare(text)
+	if err != nil || !bounded {
+		return r, err
+	}
+	if r.rate, err = ParseRate(rate); err != nil {
+		return Rule{}, err
+	}
+	return r, nil
+}
+
+// rateWord begins the word of a rule that bounds how fast connections are made.
+const rateWord = " rate:"
+
+// parseBare reads a rule without bounds.
+func parseBare(text string) (Rule, error) {
 	if strings.Contains(text, "://") {
 		return Rule{}, errors.New("a rule is a host and a port, not a URL")
 	}
@@ -203,7 +225,19 @@ func (r Rule) String() string {
 	if r.network.IsValid() && r.network.Addr().Is6() {
 		host = "[" + host + "]"
 	}
-	return host + ":" + strconv.Itoa(int(r.port))
+	if host += ":" + strconv.Itoa(int(r.port)); r.rate != (Rate{}) {
+		host += rateWord + r.rate.String()
+	}
+	return host
+}
+
+// Rate returns the bound of r's connections, the zero Rate if it has none.
+func (r Rule) Rate() Rate { return r.rate }
+
+// Bare returns r without bounds: the host and port alone. It allows the same hosts.
+func (r Rule) Bare() Rule {
+	r.rate = Rate{}
+	return r
 }
 
 // Port returns the one port that r allows.
@@ -228,7 +262,7 @@ func (r Rule) names(name string) bool {
 // Rules are what a call may reach. The zero Rules allow nothing. They're immutable.
 type Rules struct{ all []Rule }
 
-// ParseRules reads rules in any order, and drops those that are there twice.
+// ParseRules reads rules in any order. Of those about one host and port the slowest stays.
 func ParseRules(texts []string) (Rules, error) {
 	if len(texts) > MaxRules {
 		return Rules{}, fault.New(fault.Usage, "invalid_input", "egress rules", fmt.Errorf("%d rules, at most %d are allowed", len(texts), MaxRules))
@@ -242,7 +276,15 @@ func ParseRules(texts []string) (Rules, error) {
 		rs.all = append(rs.all, r)
 	}
 	slices.SortFunc(rs.all, func(a, b Rule) int { return strings.Compare(a.String(), b.String()) })
-	rs.all = slices.Compact(rs.all)
+	one := rs.all[:0] // those of one host stand together: the text of each begins with the bare one's
+	for _, r := range rs.all {
+		if n := len(one); n == 0 || one[n-1].Bare() != r.Bare() {
+			one = append(one, r)
+		} else if r.rate.slower(one[n-1].rate) < 0 {
+			one[n-1] = r
+		}
+	}
+	rs.all = one
 	return rs, nil
 }
 
@@ -303,6 +345,18 @@ func (rs Rules) Addresses() []netip.Addr {
 	for _, r := range rs.all {
 		if r.network.IsValid() && r.network.IsSingleIP() && !slices.Contains(out, r.network.Addr()) {
 			out = append(out, r.network.Addr())
+		}
+	}
+	return out
+}
+
+// Rates returns the rules with a rate that are about a connection to a name, which Name or Host
+// returned, or to an address, in the order of Strings.
+func (rs Rules) Rates(host string, port uint16) (out []Rule) {
+	addr, err := netip.ParseAddr(host)
+	for _, r := range rs.all {
+		if r.rate != (Rate{}) && r.port == port && (r.names(host) || err == nil && r.network.IsValid() && r.network.Contains(addr)) {
+			out = append(out, r)
 		}
 	}
 	return out

@@ -33,15 +33,15 @@ func ParseList(name, text string) (List, error) {
 	l := List{Name: name}
 	for n, line := range slices.All(strings.Split(text, "\n")) {
 		line, _, _ = strings.Cut(line, "#")
-		if line = strings.Trim(line, " \t\r"); line == "" {
+		if line = strings.Trim(strings.ReplaceAll(line, "\t", " "), " \r"); line == "" {
 			continue
 		}
 		r, err := parseRule(line)
 		switch {
 		case err != nil:
 			err = fmt.Errorf("%q: %w", clip(line), err)
-		case slices.Contains(l.Rules, r):
-			err = fmt.Errorf("%s is there twice", r)
+		case slices.ContainsFunc(l.Rules, func(o Rule) bool { return o.Bare() == r.Bare() }):
+			err = fmt.Errorf("%s is there twice", r.Bare())
 		case len(l.Rules) == MaxListed:
 			err = fmt.Errorf("more than %d rules", MaxListed)
 		}
@@ -57,26 +57,26 @@ func ParseList(name, text string) (List, error) {
 }
 
 // Covers reports whether r allows all that o does: o is the same rule, or about a name below r's,
-// at the same port. Of networks it looks at no part.
+// at the same port, and no faster. Of networks it looks at no part.
 func (r Rule) Covers(o Rule) bool {
-	return r == o || r.port == o.port && r.below && o.name != "" && r.names(o.name)
+	return o.rate.within(r.rate) && (r.Bare() == o.Bare() || r.port == o.port && r.below && o.name != "" && r.names(o.name))
 }
 
 // Lists are lists of hosts that are asked about rules. A question's cost doesn't grow with them.
 // The zero Lists have none; Add makes them, and nothing changes them then.
 type Lists struct {
 	all   []List
-	rules map[Rule]struct{}
+	rules map[Rule][]Rate // by the bare rule, those that lists have for it
 }
 
 // Add adds a list.
 func (ls *Lists) Add(l List) {
 	if ls.rules == nil {
-		ls.rules = make(map[Rule]struct{})
+		ls.rules = make(map[Rule][]Rate)
 	}
 	ls.all = append(ls.all, l)
 	for _, r := range l.Rules {
-		ls.rules[r] = struct{}{}
+		ls.rules[r.Bare()] = append(ls.rules[r.Bare()], r.rate)
 	}
 }
 
@@ -94,10 +94,9 @@ func (ls *Lists) Cover(o Rule) bool {
 		return false
 	}
 	has := func(r Rule) bool {
-		_, ok := ls.rules[r]
-		return ok
+		return slices.ContainsFunc(ls.rules[r], o.rate.within)
 	}
-	if has(o) {
+	if has(o.Bare()) {
 		return true
 	}
 	for name, below := o.name, true; ; {

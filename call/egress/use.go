@@ -222,7 +222,7 @@ type Inspection struct {
 	Uses  []Use
 }
 
-// ParseInspection reads canonical lists whose hosts rules names, spelled alike.
+// ParseInspection reads canonical lists whose hosts rules names, spelled alike but for bounds.
 func ParseInspection(rules Rules, inspect, uses []string) (Inspection, error) {
 	var in Inspection
 	var err error
@@ -233,7 +233,7 @@ func ParseInspection(rules Rules, inspect, uses []string) (Inspection, error) {
 		return Inspection{}, err
 	}
 	for _, r := range in.Hosts() {
-		if !slices.Contains(rules.all, r) {
+		if !slices.ContainsFunc(rules.all, func(o Rule) bool { return o.Bare() == r }) {
 			return Inspection{}, fault.New(fault.Usage, "invalid_input", "inspection", fmt.Errorf("no rule for %s", r))
 		}
 	}

@@ -56,7 +56,7 @@ func (a *app) policyLearn(ctx context.Context, inv *command.Invocation) (*front.
 		rule, err := egress.ParseRule(l.Rule)
 		switch {
 		case err != nil || slices.ContainsFunc(set.Hosts(), func(x egress.List) bool {
-			return slices.ContainsFunc(x.Rules, func(have egress.Rule) bool { return have.Covers(rule) })
+			return slices.ContainsFunc(x.Rules, func(have egress.Rule) bool { return have.Bare().Covers(rule) })
 		}):
 		case l.Why == evidence.DenyForbidden:
 			private = append(private, l)

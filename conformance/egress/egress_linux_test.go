@@ -108,6 +108,26 @@ func TestPort(t *testing.T) {
 	}
 }
 
+// TestRate: a program makes as many connections to a host as its rule's rate lets it, and is told of
+// the rate when it makes more.
+func TestRate(t *testing.T) {
+	b := begun(t)
+	b.w.Set("packages.example", world.Addrs(world.Web))
+	b.w.Set("other.example", world.Addrs(world.Web))
+	const three = `for n in 1 2 3; do curl -sS -o /dev/null -w '%{http_code} ' https://packages.example/ || exit 1; done; curl -sS -o /dev/null https://other.example/`
+	if r := b.exec([]string{"packages.example", "other.example"}, nil, "sh", "-c", three); r.status != 0 || r.stdout != "200 200 200 " {
+		t.Fatal(r)
+	}
+	before := len(b.w.All())
+	r := b.exec([]string{"packages.example rate:2/m", "other.example"}, nil, "sh", "-c", three)
+	if r.status != 1 || !strings.HasPrefix(r.stdout, "200 200 ") || !r.denied("packages.example", 443, evidence.DenyLimit) || r.egress.Denied[0].Limit != "rate:2/m" || len(b.w.All())-before != 2 {
+		t.Error(r)
+	}
+	if !slices.Equal(r.hosts, []string{"other.example:443", "packages.example:443 rate:2/m"}) || !strings.Contains(r.stderr, "asked for packages.example:443 beyond its rule's rate of 2/m") {
+		t.Error(r.hosts, r)
+	}
+}
+
 // TestSuffix: a rule for the names below a name, at the boundary of a label.
 func TestSuffix(t *testing.T) {
 	b := begun(t)

@@ -93,7 +93,7 @@ func BenchmarkBeside(b *testing.B) {
 	})
 	ns := newNameServer(b, map[string][]string{"a.example": {"5.5.0.1"}})
 	br, _ := newProcess(b, ns.at.String())
-	c := br.begin(9, wire.Limits{Received: 1 << 50, Connections: 1 << 20}, "a.example:443", "a.example:444")
+	c := br.begin(9, wire.Limits{Received: 1 << 50, Connections: 1 << 20, Rate: 1 << 20}, "a.example:443", "a.example:444")
 	at := c.address("a.example", dns.A)
 	p := make([]byte, 1<<20)
 	for _, m := range []struct {

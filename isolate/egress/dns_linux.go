@@ -92,12 +92,12 @@ func (s *session) query(packet []byte) (*dns.Query, []byte) {
 		s.leak(evidence.Leak{Name: found, Where: evidence.LeakDNS})
 		return nil, nil
 	}
-	if s.queries.Add(1) > s.limits.Queries {
+	if limit := s.countQuery(time.Now()); limit != "" {
 		if err != nil {
-			s.deny("query", 0, evidence.DenyLimit)
+			s.denyLimit("query", limit)
 			return nil, nil
 		}
-		s.deny(q.Asked(), 0, evidence.DenyLimit)
+		s.denyLimit(q.Asked(), limit)
 		return nil, q.Failed("the call has sent as many queries as it may")
 	}
 	if err != nil {
@@ -120,6 +120,20 @@ func (s *session) query(packet []byte) (*dns.Query, []byte) {
 		return nil, q.Empty()
 	}
 	return q, nil
+}
+
+// countQuery counts a query, and returns the limit that it goes beyond, "" if none.
+func (s *session) countQuery(now time.Time) (limit string) {
+	if s.queries.Add(1) > s.limits.Queries {
+		return evidence.LimitQueries
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.asking.ready(now) {
+		return evidence.LimitQueryRate
+	}
+	s.asking.count(now)
+	return ""
 }
 
 // typePTR is a look-up of an address's name. typesBeside are those that clients ask for beside A
@@ -154,7 +168,7 @@ func (s *session) answer(q *dns.Query) []byte {
 		s.deny(q.Name, 0, evidence.DenyInUse)
 		return q.Failed("the program itself listens on the port at all addresses")
 	case err != nil:
-		s.deny(q.Name, 0, evidence.DenyLimit)
+		s.denyLimit(q.Name, evidence.LimitNames)
 		return q.Failed("the call has as many names as it may")
 	}
 	return q.Addresses(inside, ttl)

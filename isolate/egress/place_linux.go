@@ -35,7 +35,7 @@ func (s *session) find(host string) (*name, error) {
 	if n == nil {
 		if s.ended || s.lookups >= s.limits.Names {
 			if !s.ended {
-				s.denyLocked(host, 0, evidence.DenyLimit)
+				s.denyLocked(host, 0, evidence.DenyLimit, evidence.LimitNames)
 			}
 			s.mu.Unlock()
 			return nil, errNames

@@ -35,6 +35,8 @@ var problems = map[string]problem{
 	evidence.ConnEnded:       {503, proxy.Failure, "the call has ended"},
 }
 
+var tooFast = &problem{429, proxy.NotAllowed, "a rule's rate of connections is used up"}
+
 // target returns the checked addresses of what a client of a proxy asks for.
 func (s *session) target(to proxy.Target) (host string, addrs []netip.Addr, p *problem) {
 	deny := func(why, says string) (string, []netip.Addr, *problem) {
@@ -48,6 +50,8 @@ func (s *session) target(to proxy.Target) (host string, addrs []netip.Addr, p *p
 			return deny(evidence.DenyNotListed, fmt.Sprintf("no rule has %s", to))
 		case reach.Permit(to.Addr, to.Port, s.rules) != nil:
 			return deny(evidence.DenyForbidden, fmt.Sprintf("%s is never connected to", to.Addr))
+		case !s.paced(host, to.Port, time.Now()):
+			return "", nil, tooFast
 		}
 		return host, []netip.Addr{to.Addr}, nil
 	}
@@ -57,6 +61,9 @@ func (s *session) target(to proxy.Target) (host string, addrs []netip.Addr, p *p
 	}
 	if !s.rules.Allows(host, to.Port) {
 		return deny(evidence.DenyNotListed, fmt.Sprintf("no rule has %s", to))
+	}
+	if !s.paced(host, to.Port, time.Now()) {
+		return "", nil, tooFast
 	}
 	n, err := s.find(host)
 	switch {

@@ -49,6 +49,9 @@ type session struct {
 	files   *budget.Hold // for the cell's sockets
 	open    int          // connections, of the program's to us
 	made    int64
+	rate    pace                   // of connections
+	asking  pace                   // of queries
+	rates   map[rule.Rule]*pace    // of connections, by the rule
 	closers map[io.Closer]struct{} // listening sockets, and connections that aren't relayed yet
 	ev      evidence.Egress
 	denied  map[deniedKey]int // index in ev.Denied
@@ -58,12 +61,19 @@ type deniedKey struct {
 	host string
 	port uint32
 	why  string
+	what string // limit
 }
 
 func newSession(srv *server, o *Order, rules rule.Rules) *session {
 	s := &session{srv: srv, owner: budget.Owner{Name: o.Owner, Reserve: o.Reserve}, rules: rules, limits: o.Limits, names: make(map[string]*name), next4: netip.MustParseAddr(handover.Names4).Next(),
 		closers: make(map[io.Closer]struct{}), denied: make(map[deniedKey]int), waiting: make(chan struct{}, 64),
-		looking: make(chan struct{}, srv.share), guarded: guarded{Guard: new(inspect.Guard)}}
+		looking: make(chan struct{}, srv.share), guarded: guarded{Guard: new(inspect.Guard)},
+		rate: pace{n: o.Limits.Rate, per: time.Second}, asking: pace{n: o.Limits.QueryRate, per: time.Second}, rates: make(map[rule.Rule]*pace)}
+	for _, r := range rules.All() {
+		if x := r.Rate(); x.N > 0 {
+			s.rates[r] = &pace{n: int64(x.N), per: x.Per}
+		}
+	}
 	s.sentLeft.Store(o.Limits.Sent)
 	s.receivedLeft.Store(o.Limits.Received)
 	s.ev.Basis = evidence.Reported
@@ -274,7 +284,7 @@ func (s *session) accept(l *net.TCPListener, host string, port uint16, serve fun
 		c, err := l.AcceptTCP()
 		switch {
 		case err == nil:
-			leave := s.enter(host, port)
+			leave := s.enter(host, port, time.Now())
 			if leave == nil {
 				breakOff(c)
 				continue
@@ -304,27 +314,39 @@ const perConnection = 2
 
 // enter counts a connection of the program's until leave is called, or notes that there is no room
 // for it and returns nil.
-func (s *session) enter(host string, port uint16) (leave func()) {
+func (s *session) enter(host string, port uint16, now time.Time) (leave func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
 		return nil
 	}
-	if s.open >= s.limits.Open || s.made >= s.limits.Connections {
-		s.denyLocked(host, port, evidence.DenyLimit)
+	limit := ""
+	switch {
+	case s.open >= s.limits.Open:
+		limit = evidence.LimitOpen
+	case s.made >= s.limits.Connections:
+		limit = evidence.LimitConnections
+	case !s.rate.ready(now):
+		limit = evidence.LimitRate
+	default:
+		limit = s.pacedLocked(host, port, now)
+	}
+	if limit != "" {
+		s.denyLocked(host, port, evidence.DenyLimit, limit)
 		return nil
 	}
 	open, err := s.srv.open.Take(s.owner, 1)
 	if err != nil {
-		s.denyLocked(host, port, evidence.DenyOverload)
+		s.denyLocked(host, port, evidence.DenyOverload, "")
 		return nil
 	}
 	files, err := s.srv.files.Take(s.owner, perConnection)
 	if err != nil {
 		open.Release()
-		s.denyLocked(host, port, evidence.DenyOverload)
+		s.denyLocked(host, port, evidence.DenyOverload, "")
 		return nil
 	}
+	s.rate.count(now)
 	s.open++
 	s.made++
 	return func() {
@@ -334,6 +356,32 @@ func (s *session) enter(host string, port uint16) (leave func()) {
 		defer s.mu.Unlock()
 		s.open--
 	}
+}
+
+// paced counts a connection that a proxy makes to a host by the rates of the rules about it.
+func (s *session) paced(host string, port uint16, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	limit := s.pacedLocked(host, port, now)
+	if limit != "" {
+		s.denyLocked(host, port, evidence.DenyLimit, limit)
+	}
+	return limit == ""
+}
+
+// pacedLocked is the rate that a connection to a host goes beyond, or "": then each rule about the
+// host has counted it. About the resolver and the proxies there is none.
+func (s *session) pacedLocked(host string, port uint16, now time.Time) (limit string) {
+	rates := s.rules.Rates(host, port)
+	for _, r := range rates {
+		if !s.rates[r].ready(now) {
+			return "rate:" + r.Rate().String()
+		}
+	}
+	for _, r := range rates {
+		s.rates[r].count(now)
+	}
+	return ""
 }
 
 func onSocket(f *os.File, do func(fd int) error) error {
@@ -362,11 +410,18 @@ func bind(fd int, at netip.AddrPort) error {
 func (s *session) deny(host string, port uint16, why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.denyLocked(host, port, why)
+	s.denyLocked(host, port, why, "")
 }
 
-func (s *session) denyLocked(host string, port uint16, why string) {
-	key := deniedKey{wire.Plain(host), uint32(port), why}
+// denyLimit notes what it asked for beyond a limit.
+func (s *session) denyLimit(host, limit string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.denyLocked(host, 0, evidence.DenyLimit, limit)
+}
+
+func (s *session) denyLocked(host string, port uint16, why, limit string) {
+	key := deniedKey{wire.Plain(host), uint32(port), why, limit}
 	if i, ok := s.denied[key]; ok {
 		s.ev.Denied[i].Times++
 		return
@@ -376,7 +431,7 @@ func (s *session) denyLocked(host string, port uint16, why string) {
 		return
 	}
 	s.denied[key] = len(s.ev.Denied)
-	s.ev.Denied = append(s.ev.Denied, evidence.Denial{Host: key.host, Port: key.port, Why: why, Times: 1})
+	s.ev.Denied = append(s.ev.Denied, evidence.Denial{Host: key.host, Port: key.port, Why: why, Limit: limit, Times: 1})
 }
 
 // greeting is what a proxy has besides a connection.

@@ -197,7 +197,7 @@ const (
 	DenyForbidden = "forbidden"     // it resolves into a range that no rule names
 	DenyMalformed = "malformed"     // it's no name, address or request as they are taken
 	DenyType      = "record_type"   // a DNS query for other than addresses
-	DenyLimit     = "limit"         // the call has used up its names, queries or connections
+	DenyLimit     = "limit"         // beyond a limit of the call, which Limit names
 	DenyInUse     = "in_use"        // the program itself listens where the name would be
 	DenyOverload  = "overload"      // palyra-egress has no room for it
 	DenyProxy     = "proxy_request" // a proxy request other than CONNECT to a host
@@ -206,6 +206,16 @@ const (
 	DenyRequest   = "request"       // a request to an inspected host that no rule has, or that isn't taken
 	DenyNotTLS    = "not_tls"       // an inspected host was spoken to without TLS, or for another name
 	DenyPin       = "pin"           // an inspected host has another key than those that rules pin
+)
+
+// The limits of a call that a denial can be for. A rule's rate is named by its text: "rate:10/s".
+const (
+	LimitOpen        = "open"        // connections at once
+	LimitConnections = "connections" // in all
+	LimitRate        = "rate"        // of connections
+	LimitNames       = "names"       // that are looked up
+	LimitQueries     = "queries"     // of the DNS, in all
+	LimitQueryRate   = "query_rate"  // of DNS queries
 )
 
 // Denial is something that the program asked for and didn't get.
@@ -221,12 +231,22 @@ type Denial struct {
 	// no rule has, "not_tls" if it was spoken to without TLS or under another name, or "pin" if it has
 	// another key than those that the rules pin.
 	Why string `json:"why"`
+	// Limit is which limit, if that is why: "open" connections at once, "connections" in all, their
+	// "rate" in the call, "rate:10/s" of a rule, "names" looked up, DNS "queries" in all or their
+	// "query_rate".
+	Limit string `json:"limit,omitempty"`
 	// Times is how often it was asked for.
 	Times int64 `json:"times" unit:"count"`
 }
 
-// String returns the host, with its port if there is one, and why.
-func (d Denial) String() string { return hostPort(d.Host, d.Port) + " (" + d.Why + ")" }
+// String returns the host, with its port if there is one, why, and which limit.
+func (d Denial) String() string {
+	why := d.Why
+	if d.Limit != "" {
+		why += " " + d.Limit
+	}
+	return hostPort(d.Host, d.Port) + " (" + why + ")"
+}
 
 func hostPort(host string, port uint32) string {
 	if port == 0 {

@@ -85,7 +85,7 @@ func parseModelHost(s string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if name, below := r.Name(); name == "" || below {
+	if name, below := r.Name(); name == "" || below || r != r.Bare() {
 		return nil, fmt.Errorf("model host %q: want one host's name", s)
 	}
 	return r.String(), nil

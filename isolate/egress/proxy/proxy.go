@@ -152,12 +152,12 @@ const tokens = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLM
 // Connected is the answer to a CONNECT that is served.
 const Connected = "HTTP/1.1 200 Connection established\r\n\r\n"
 
-var reasons = map[int]string{400: "Bad Request", 403: "Forbidden", 405: "Method Not Allowed", 431: "Request Header Fields Too Large",
+var reasons = map[int]string{400: "Bad Request", 403: "Forbidden", 405: "Method Not Allowed", 429: "Too Many Requests", 431: "Request Header Fields Too Large",
 	501: "Not Implemented", 502: "Bad Gateway", 503: "Service Unavailable", 504: "Gateway Timeout"}
 
-// Answer returns a final answer of HTTP with a sentence: 403 for what no rule allows, 502 for what
-// can't be reached, 503 for what is too much, 504 for what takes too long. The sentence must quote
-// what isn't ours.
+// Answer returns a final answer of HTTP with a sentence: 403 for what no rule allows, 429 for what
+// comes too fast, 502 for what can't be reached, 503 for what is too much, 504 for what takes too
+// long. The sentence must quote what isn't ours.
 func Answer(status int, why string) []byte {
 	body := why + "\n"
 	allow := ""

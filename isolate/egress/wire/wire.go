@@ -25,7 +25,7 @@ import (
 )
 
 // Version is what both sides must agree on.
-const Version = 3
+const Version = 4
 
 // Bounds of messages.
 const (
@@ -100,6 +100,12 @@ type Limits struct {
 	Names int `json:"names,omitempty"`
 	// Queries is how many DNS queries are answered. Default: 65,536, most: 2^20.
 	Queries int64 `json:"queries,omitempty"`
+	// Rate is how many connections the call may make at once and in each second, those of hosts with
+	// a rate of their own among them. Default: 1024, most: 2^20.
+	Rate int64 `json:"rate,omitempty"`
+	// QueryRate is how many DNS queries are answered at once and in each second. Default: 1024, most:
+	// 2^20.
+	QueryRate int64 `json:"query_rate,omitempty"`
 }
 
 // Within returns the limits with defaults in place of zeros, or an error for one beyond the most.
@@ -113,6 +119,8 @@ func (l Limits) Within() (Limits, error) {
 	err = errors.Join(err, bound(&l.Received, "received_bytes", 64<<30, 1<<50))
 	err = errors.Join(err, bound(&l.Names, "names", 256, 4096))
 	err = errors.Join(err, bound(&l.Queries, "queries", 1<<16, 1<<20))
+	err = errors.Join(err, bound(&l.Rate, "rate", 1024, 1<<20))
+	err = errors.Join(err, bound(&l.QueryRate, "query_rate", 1024, 1<<20))
 	return l, err
 }
 
@@ -178,7 +186,7 @@ func ParseEvidence(data []byte) (*evidence.Egress, error) {
 	}
 	for _, d := range e.Denied {
 		ports = append(ports, d.Port)
-		plain = append(plain, d.Host, d.Why)
+		plain = append(plain, d.Host, d.Why, d.Limit)
 		counts = append(counts, d.Times)
 	}
 	for _, r := range e.Requests {

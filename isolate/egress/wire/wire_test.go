@@ -14,7 +14,7 @@ func TestMessages(t *testing.T) {
 	for _, want := range []Request{
 		{},
 		{Version: Version, Order: Order{Rules: []string{"example.org:443"},
-			Limits: Limits{Wall: time.Second, Idle: 2, Open: 3, Connections: 4, Sent: 5, Received: 1 << 50, Names: 7, Queries: 8}}},
+			Limits: Limits{Wall: time.Second, Idle: 2, Open: 3, Connections: 4, Sent: 5, Received: 1 << 50, Names: 7, Queries: 8, Rate: 9, QueryRate: 10}}},
 	} {
 		b, err := Encode(want)
 		if err != nil {
@@ -38,7 +38,7 @@ func TestLimits(t *testing.T) {
 	if err != nil || l.Open != 7 || l.Names != 256 || l.Wall != 24*time.Hour {
 		t.Errorf("%+v, %v", l, err)
 	}
-	for _, bad := range []Limits{{Wall: -1}, {Wall: 25 * time.Hour}, {Idle: -1}, {Open: 1025}, {Connections: -1}, {Sent: 1<<50 + 1}, {Received: -1}, {Names: 4097}, {Queries: -1}} {
+	for _, bad := range []Limits{{Wall: -1}, {Wall: 25 * time.Hour}, {Idle: -1}, {Open: 1025}, {Connections: -1}, {Sent: 1<<50 + 1}, {Received: -1}, {Names: 4097}, {Queries: -1}, {Rate: 1<<20 + 1}, {QueryRate: -1}} {
 		if _, err := bad.Within(); err == nil {
 			t.Errorf("%+v was taken", bad)
 		}
@@ -61,6 +61,7 @@ func TestEvidence(t *testing.T) {
 		"escape":      func(e *evidence.Egress) { e.Connections[0].Host = "\x1b[2J" },
 		"long":        func(e *evidence.Egress) { e.Denied[0].Host = strings.Repeat("a", MaxText+1) },
 		"letters":     func(e *evidence.Egress) { e.Denied[0].Why = "ä" },
+		"limit":       func(e *evidence.Egress) { e.Denied[0].Limit = "\x1b" },
 		"negative":    func(e *evidence.Egress) { e.Connections[0].Sent = -1 },
 		"port":        func(e *evidence.Egress) { e.Denied[0].Port = 65536 },
 		"total":       func(e *evidence.Egress) { e.Received = -1 },
@@ -98,7 +99,7 @@ func TestEvidence(t *testing.T) {
 		e.Connections = append(e.Connections, evidence.Connection{Host: s, Address: s, Outcome: s, ServerName: s, TLS: "1.3", Sent: 1 << 50, Received: 1 << 50, DurationNS: 1 << 50, Port: 65535})
 	}
 	for range evidence.MaxDenied {
-		e.Denied = append(e.Denied, evidence.Denial{Host: strings.Repeat(`"`, MaxText), Port: 65535, Why: evidence.DenyProxy, Times: 1 << 50})
+		e.Denied = append(e.Denied, evidence.Denial{Host: strings.Repeat(`"`, MaxText), Port: 65535, Why: evidence.DenyProxy, Limit: strings.Repeat(`"`, MaxText), Times: 1 << 50})
 	}
 	s := strings.Repeat(`"`, MaxText)
 	for range evidence.MaxRequests {
