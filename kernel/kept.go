@@ -17,10 +17,10 @@ import (
 )
 
 // After a call with placeholders the gate reads the files that it changed in its workspace, or in
-// the layer over it. One that has a placeholder is named in the receipt and in an act of the
-// journal, and that's all: git, npm and others keep in files what they were given, and outside the
-// call a placeholder opens nothing. In a name it's a tripwire: no program keeps one there that it
-// means to send.
+// the layer over it. A placeholder in one is a tripwire, unless the secret's use says "keep": git,
+// npm and others write down what they were given, and then the files are named in the receipt and
+// in an act of the journal, and that's all. In a name it's a tripwire always: no program keeps one
+// there that it means to send.
 //
 // The private folders of a call aren't read, which go with it, nor its caches and mounts.
 
@@ -30,7 +30,7 @@ const (
 	keptBytes   = 16 << 20 // of all files; the smallest are read first
 	keptTime    = 250 * time.Millisecond
 	keptText    = 8 << 10 // of paths in the evidence
-	maxKeptPath = 1024    // bytes of one path in the act
+	maxKeptPath = 1024    // bytes of one path in an act, and in a leak
 )
 
 // keeping is a look for what a call leaves with placeholders.
@@ -68,7 +68,7 @@ func (c *call) readChanges(ctx context.Context, dead bool) {
 		most = cut
 	}
 	until, left := time.Now().Add(most), int64(keptBytes)
-	var kept []evidence.Kept
+	var kept, leaked []evidence.Kept
 	for _, x := range changes {
 		values := c.k.values(&c.who.Principal)
 		path := toolproto.Escape(c.trip.look(evidence.LeakPlanted, unnamed(values, x.Path)))
@@ -81,8 +81,16 @@ func (c *call) readChanges(ctx context.Context, dead bool) {
 			unread++
 		}
 		for _, name := range names {
-			kept = append(kept, evidence.Kept{Name: name, Path: path})
+			if f := (evidence.Kept{Name: name, Path: path}); c.trapOf(name).Keep {
+				kept = append(kept, f)
+			} else {
+				leaked = append(leaked, f)
+			}
 		}
+	}
+	slices.SortFunc(leaked, byPath)
+	for _, f := range leaked {
+		c.trip.saw(evidence.Leak{Name: f.Name, Where: evidence.LeakFile, Path: cutPath(f.Path)})
 	}
 	c.noteKept(ctx, kept, unread)
 }
@@ -128,11 +136,18 @@ func (t *tripwire) read(dir *pin.Handle, path string, n int64, until time.Time) 
 	}
 }
 
+func byPath(a, b evidence.Kept) int {
+	return cmp.Or(strings.Compare(a.Path, b.Path), strings.Compare(a.Name, b.Name))
+}
+
+// cutPath bounds a path for an act.
+func cutPath(path string) string {
+	return strings.ToValidUTF8(path[:min(len(path), maxKeptPath)], "")
+}
+
 // noteKept adds the files with placeholders to the evidence, and to the journal.
 func (c *call) noteKept(ctx context.Context, kept []evidence.Kept, unread int64) {
-	slices.SortFunc(kept, func(a, b evidence.Kept) int {
-		return cmp.Or(strings.Compare(a.Path, b.Path), strings.Compare(a.Name, b.Name))
-	})
+	slices.SortFunc(kept, byPath)
 	if r := c.out.Result; r != nil && r.Evidence != nil {
 		e := &r.Evidence.Egress
 		e.Unread = unread
@@ -156,7 +171,7 @@ func (c *call) noteKept(ctx context.Context, kept []evidence.Kept, unread int64)
 		}
 		t := c.trapOf(k.Name)
 		a := Act{Act: ActKept, Principal: c.who.Principal.ID, Subject: t.Ref, Detail: map[string]string{"call": t.call, "variable": k.Name,
-			"files": strconv.Itoa(n), "path": strings.ToValidUTF8(k.Path[:min(len(k.Path), maxKeptPath)], "")}}
+			"files": strconv.Itoa(n), "path": cutPath(k.Path)}}
 		if t.run != "" {
 			a.Detail["run"] = t.run
 		}
@@ -165,5 +180,6 @@ func (c *call) noteKept(ctx context.Context, kept []evidence.Kept, unread int64)
 	}
 }
 
-// ActKept is the act of a placeholder that a call left in files. Its subject is the secret.
+// ActKept is the act of a placeholder that a call left in files, and might. Its subject is the
+// secret.
 const ActKept = "secret.kept"

@@ -32,9 +32,8 @@ import (
 //
 // A placeholder that is seen elsewhere is a tripwire: the call ends, its outcome is "failed" with
 // "placeholder_leaked", and an act of the journal says where. palyra-egress looks at what goes to
-// hosts; the output, names of files that are left and later proposals are looked at here. What
-// files say is no tripwire (kept.go): a program may keep in one what it needs for its requests, and
-// the placeholder is worth nothing later.
+// hosts; the output, files that are left (kept.go) and later proposals are looked at here. A use
+// may let files keep the placeholder.
 
 // blankPlaceholders returns variables as long as those with the placeholders of uses.
 func blankPlaceholders(uses []vocabulary.EgressSecret) []string {
@@ -266,8 +265,12 @@ func (c *call) leaked(ctx context.Context, outcome string, cause error) (string,
 }
 
 func leakFault(op string, l evidence.Leak, more error) error {
+	hint := "the secret itself went nowhere else; only the requests that a use names may have what stands in the variable"
+	if l.Where == evidence.LeakFile {
+		hint += `, and files that the call leaves if the use ends in "keep"`
+	}
 	return fault.New(fault.Refused, "placeholder_leaked", op, errors.Join(fmt.Errorf("the placeholder of %s was seen in %s", l.Name, strings.TrimPrefix(l.String(), l.Name+" in ")), more)).
-		WithHint("the secret itself went nowhere else; only the requests that a use names may have what stands in the variable")
+		WithHint(hint)
 }
 
 // trapOf is the trap of one of the call's variables.
@@ -291,6 +294,9 @@ func (k *Kernel) tell(ctx context.Context, t trap, principal string, l evidence.
 		if l.Port != 0 {
 			a.Detail["host"] += ":" + strconv.Itoa(int(l.Port))
 		}
+	}
+	if l.Path != "" {
+		a.Detail["path"] = l.Path
 	}
 	var err error
 	if t.Revoke {

@@ -40,6 +40,8 @@ func TestUseRow(t *testing.T) {
 	for use, want := range map[string]string{
 		"TOKEN=vault://global/npm header:authorization GET,HEAD packages.example:443/simple/ revoke": `"vault://global/npm" version 3, which palyra-egress PUTS INTO GET,HEAD to ` +
 			`"packages.example:443/simple/" ("header:authorization"), and the program CAN'T READ: it has a placeholder in TOKEN; record ` + record.String() + `; if the placeholder leaks, this version expires`,
+		"T=vault://global/t query:key a.example:443 keep revoke": `"vault://global/t" version 3, which palyra-egress PUTS INTO all requests to "a.example:443" ("query:key"), ` +
+			`and the program CAN'T READ: it has a placeholder in T; record ` + record.String() + `; the call's FILES MAY KEEP THE PLACEHOLDER; if the placeholder leaks, this version expires`,
 		"K=vault://global/k query:key a.example:8443": `"vault://global/k" version 3, which palyra-egress PUTS INTO all requests to "a.example:8443" ("query:key"), ` +
 			`and the program CAN'T READ: it has a placeholder in K; record ` + record.String(),
 	} {

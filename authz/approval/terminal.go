@@ -482,6 +482,9 @@ func use(s call.EgressSecret) string {
 	}
 	text := fmt.Sprintf("%s version %d, which palyra-egress PUTS INTO %s to %s (%s), and the program CAN'T READ: it has a placeholder in %s; record %s",
 		shown(u.Ref), s.Version, which, shown(u.Rule().String()+u.Path), shown(u.Place.String()), Escape(u.Name), s.Record)
+	if u.Keep {
+		text += "; the call's FILES MAY KEEP THE PLACEHOLDER"
+	}
 	if u.Revoke {
 		text += "; if the placeholder leaks, this version expires"
 	}

@@ -203,6 +203,10 @@ func TestParseUse(t *testing.T) {
 		{"T=vault://principal:uid:1000/a.b header:X-Api-Key post,get API.example./v1/ form:sk-", "T=vault://principal:uid:1000/a.b header:x-api-key GET,POST api.example:443/v1/ form:sk-"},
 		{"_t=vault://global/k query:Key api.example:8443 revoke", "_t=vault://global/k query:Key api.example:8443 revoke"},
 		{"T=vault://global/k query:key GET api.example form:ghp_ revoke", "T=vault://global/k query:key GET api.example:443 form:ghp_ revoke"},
+		{"T=vault://global/k query:key a.example revoke", "T=vault://global/k query:key a.example:443 revoke"},
+		{"T=vault://global/k query:key a.example form:x keep", "T=vault://global/k query:key a.example:443 form:x keep"},
+		{"T=vault://global/k query:key a.example keep revoke", "T=vault://global/k query:key a.example:443 keep revoke"},
+		{"T=vault://global/k query:key keep:1", "T=vault://global/k query:key keep:1"},
 		{"T=vault://global/k query:key revoke:1", "T=vault://global/k query:key revoke:1"},
 	} {
 		u, err := ParseUse(c.text)
@@ -217,6 +221,9 @@ func TestParseUse(t *testing.T) {
 		{"", "want a name"},
 		{"T=vault://global/k header:x", "want a name"},
 		{"T=vault://global/k header:x revoke", "want a name"},
+		{"T=vault://global/k header:x keep", "want a name"},
+		{"T=vault://global/k header:x a.example revoke keep", "letters"},
+		{"T=vault://global/k header:x a.example keep keep", "letters"},
 		{"T=vault://global/k header:x GET a.example b.example", "want a name"},
 		{"T=vault://global/k header:x a.example revoke form:x", "letters"},
 		{"T header:x a.example", "variable"},
@@ -256,7 +263,7 @@ func TestUses(t *testing.T) {
 	if want := []string{"T=vault://global/k header:x a.example:443", "T=vault://global/k header:x b.example:443"}; err != nil || !slices.Equal(Strings(us), want) {
 		t.Errorf("ParseUses = %q, %v, want %q", Strings(us), err, want)
 	}
-	for _, other := range []string{"T=vault://global/other header:x a.example", "T=vault://global/k header:x a.example form:a", "T=vault://global/k header:y a.example revoke"} {
+	for _, other := range []string{"T=vault://global/other header:x a.example", "T=vault://global/k header:x a.example form:a", "T=vault://global/k header:y a.example keep", "T=vault://global/k header:y a.example revoke"} {
 		if _, err := ParseUses([]string{two[0], other}); err == nil {
 			t.Errorf("ParseUses takes %q beside %q", other, two[0])
 		}

@@ -33,6 +33,7 @@ type Use struct {
 	Port    uint16
 	Path    string // in normal form, "" for all: this path and those below it
 	Form    string // the placeholder's beginning, for programs that look at it: "npm_"
+	Keep    bool   // files that the call leaves may have the placeholder
 	Revoke  bool   // a leak of the placeholder expires the secret's version
 }
 
@@ -51,8 +52,8 @@ const (
 // String returns the canonical text: "header:authorization".
 func (p Place) String() string { return p.Kind + ":" + p.Name }
 
-// ParseUse reads NAME=REF PLACE [METHODS] HOST[:PORT][PATH] [form:PREFIX] [revoke], as people type
-// it. Of the reference it checks the characters alone.
+// ParseUse reads NAME=REF PLACE [METHODS] HOST[:PORT][PATH] [form:PREFIX] [keep] [revoke], as
+// people type it. Of the reference it checks the characters alone.
 func ParseUse(text string) (Use, error) {
 	u, err := parseUse(strings.Fields(text))
 	if err != nil {
@@ -63,8 +64,13 @@ func ParseUse(text string) (Use, error) {
 }
 
 func parseUse(words []string) (u Use, err error) {
-	if n := len(words) - 1; n >= 0 && words[n] == "revoke" {
-		u.Revoke, words = true, words[:n]
+	for _, word := range []struct {
+		text string
+		said *bool
+	}{{"revoke", &u.Revoke}, {"keep", &u.Keep}} {
+		if n := len(words) - 1; n >= 0 && words[n] == word.text {
+			*word.said, words = true, words[:n]
+		}
 	}
 	if n := len(words) - 1; n >= 0 && strings.HasPrefix(words[n], "form:") {
 		if u.Form, err = form(words[n]); err != nil {
@@ -174,6 +180,9 @@ func (u Use) String() string {
 	if u.Form != "" {
 		words = append(words, "form:"+u.Form)
 	}
+	if u.Keep {
+		words = append(words, "keep")
+	}
 	if u.Revoke {
 		words = append(words, "revoke")
 	}
@@ -202,9 +211,9 @@ func ParseUses(texts []string) ([]Use, error) {
 	}
 	for i, u := range us {
 		for _, o := range us[:i] {
-			if u.Name == o.Name && (u.Ref != o.Ref || u.Form != o.Form || u.Revoke != o.Revoke) {
+			if u.Name == o.Name && (u.Ref != o.Ref || u.Form != o.Form || u.Keep != o.Keep || u.Revoke != o.Revoke) {
 				return nil, fault.New(fault.Usage, "invalid_input", "uses of secrets", fmt.Errorf("%s would hold two secrets", u.Name)).
-					WithHint("uses of one variable have the same reference, form and revoke, and differ in place and host")
+					WithHint("uses of one variable have the same reference, form, keep and revoke, and differ in place and host")
 			}
 		}
 	}

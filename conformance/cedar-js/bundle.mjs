@@ -15,7 +15,7 @@ import cedar from '@cedar-policy/cedar-wasm/nodejs';
 
 class Unusable extends Error {}
 // about has a use's secret and host.
-const about = (use) => [/=(\S+)/.exec(use)[1], /(?:^| )([^\s/]+:\d+)(?:\/\S*)?(?: form:\S+)?(?: revoke)?$/.exec(use)[1]];
+const about = (use) => [/=(\S+)/.exec(use)[1], /(?:^| )([^\s/]+:\d+)(?:\/\S*)?(?: form:\S+)?(?: keep)?(?: revoke)?$/.exec(use)[1]];
 const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
 
 function ask(bundle, q) {

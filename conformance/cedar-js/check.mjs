@@ -62,12 +62,25 @@ const derive = {
   'limits.wall_ms': (x) => ms(x.limits?.wall),
   'limits.cpu_ms': (x) => ms(x.limits?.cpu),
   secrets_of_others: (x, { request }) => [...(x.secrets ?? []), ...uses(x).map((u) => u.ref)].filter((ref) => ref.startsWith('vault://principal:') && !ref.startsWith(`vault://principal:${request.principal.id}/`)),
-  egress_unlisted: (x, { hosts }) => (x.egress_hosts ?? []).filter((host) => !Object.values(hosts ?? {}).flat().some((rule) => rule === host || rule.startsWith('*.') && host.endsWith(rule.slice(1)))),
+  egress_hosts: (x) => (x.egress_hosts ?? []).map(bare),
+  egress_unlisted: (x, { hosts }) => (x.egress_hosts ?? []).filter((host) => !Object.values(hosts ?? {}).flat().some((rule) => covers(rule, host))).map(bare),
   env_names: (x) => [...(x.env_names ?? []), ...(x.env ?? []).map((e) => e.slice(0, e.indexOf('=')))],
+};
+// bare, rate and covers read docs/formats/egress.md, "Grammar": policies see hosts without their
+// rates, and a list covers no faster one.
+const bare = (rule) => rule.replace(/ rate:\S+$/, '');
+const rate = (rule) => {
+  const [, n, per] = / rate:(\d+)\/([sm])$/.exec(rule) ?? [];
+  return n && { n: Number(n), per: per === 's' ? 1 : 60 };
+};
+const covers = (rule, host) => {
+  const [most, asked] = [rate(rule), rate(host)];
+  if (most && !(asked && asked.n <= most.n && asked.n * most.per <= most.n * asked.per)) return false;
+  return bare(rule) === bare(host) || rule.startsWith('*.') && bare(host).endsWith(bare(rule).slice(1));
 };
 // uses reads docs/formats/egress.md, "Uses of secrets".
 const uses = (x) => (x.egress_secrets ?? []).map((text) => {
-  const [, ref, methods, host, path] = /^[^=]+=(\S+) \S+ (?:([A-Z,-]+) )?([^\s/]+)(\/\S*)?(?: form:\S+)?(?: revoke)?$/.exec(text);
+  const [, ref, methods, host, path] = /^[^=]+=(\S+) \S+ (?:([A-Z,-]+) )?([^\s/]+)(\/\S*)?(?: form:\S+)?(?: keep)?(?: revoke)?$/.exec(text);
   return { ref, host, methods: methods ? methods.split(',') : [], path: path ?? '' };
 });
 for (const name of ['host', 'methods', 'path']) derive[`use.${name}`] = (x, { use }) => use?.[name] ?? (name === 'methods' ? [] : '');

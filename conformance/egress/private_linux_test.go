@@ -20,7 +20,8 @@ import (
 const token = "the-token-of-the-registry-9f31c7"
 
 // registryUse has palyra put it into requests to the registry, where a program puts its placeholder.
-const registryUse = "TOKEN=vault://global/token header:authorization packages.example"
+// The programs of the tests keep it in files, which they compare.
+const registryUse = "TOKEN=vault://global/token header:authorization packages.example keep"
 
 // registered gives b a vault with the token, which what is private wants.
 func (b *bench) registered() {

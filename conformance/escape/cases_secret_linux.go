@@ -191,6 +191,9 @@ func elsewhereCases() []attackCase {
 		}
 		first := sc
 		first.probe, first.opt.workspace = "keep", ws
+		if h.s.inside {
+			first.opt.uses = []string{first.opt.uses[0] + " keep"}
+		}
 		o, err := h.s.start(first)
 		if err == nil {
 			if _, serr := os.Stat(filepath.Join(ws, "kept")); serr != nil {

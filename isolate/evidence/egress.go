@@ -47,9 +47,10 @@ type Egress struct {
 	// The first ends the call.
 	Leaks []Leak `json:"leaks,omitempty" show:"leaked: %s"`
 	// Kept are the first 32 files, by path, that the call left in its workspace, or in the layer over
-	// it, with the placeholder of a secret in what they say. It's worth nothing any more.
+	// it, with the placeholder of a secret in what they say, where the secret's use lets them. It's
+	// worth nothing any more.
 	Kept []Kept `json:"kept,omitempty" show:"kept in files: %s"`
-	// MoreKept is how many files with a placeholder aren't listed.
+	// MoreKept is how many of these files aren't listed.
 	MoreKept int64 `json:"more_kept,omitempty" unit:"count"`
 	// Unread is how many files and folders that the call may have changed weren't read to their end
 	// for placeholders.
@@ -154,6 +155,7 @@ const (
 	LeakStderr   = "stderr"   //
 	LeakTerminal = "terminal" //
 	LeakPlanted  = "planted"  // in the name of a file that it left in its workspace
+	LeakFile     = "file"     // in what such a file says
 )
 
 // Leak is one place in which the placeholder of a secret was seen.
@@ -167,20 +169,26 @@ type Leak struct {
 	// Where is "host", "method", "path", "query", "header" or "body" of a request, "dns" for a name
 	// that was looked up, "clear" for bytes of a connection that passes, "proxy" for what a proxy was
 	// asked, or "tls" for a greeting; or, as palyra saw it, "stdout", "stderr" or "terminal" for
-	// output, or "planted" for the name of a file that the program left in its workspace.
+	// output, "planted" for the name of a file that the program left in its workspace, or in the layer
+	// over it, or "file" for what such a file says.
 	Where string `json:"where"`
+	// Path is the path of such a file, as a receipt spells what is planted; absent otherwise.
+	Path string `json:"path,omitempty"`
 }
 
-// String returns the name, where it was, and the host.
+// String returns the name, where it was, and the host or file.
 func (l Leak) String() string {
 	s := l.Name + " in " + l.Where
-	if l.Host == "" {
+	switch {
+	case l.Path != "":
+		return s + " " + l.Path
+	case l.Host == "":
 		return s
 	}
 	return s + " of " + hostPort(l.Host, l.Port)
 }
 
-// Kept is a file that has the placeholder of a secret in what it says.
+// Kept is a file that has the placeholder of a secret in what it says, and may.
 type Kept struct {
 	// Name is the variable of the environment that had the placeholder.
 	Name string `json:"name"`

@@ -198,6 +198,9 @@ func ParseEvidence(data []byte) (*evidence.Egress, error) {
 		counts = append(counts, r.Sent, r.Received)
 	}
 	for _, l := range e.Leaks {
+		if l.Path != "" {
+			return nil, errors.New("egress evidence tells of a file, of which palyra-egress sees none")
+		}
 		ports = append(ports, l.Port)
 		plain = append(plain, l.Name, l.Host, l.Where)
 	}

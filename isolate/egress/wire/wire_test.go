@@ -77,6 +77,7 @@ func TestEvidence(t *testing.T) {
 		"use":         func(e *evidence.Egress) { e.Requests = []evidence.Request{{Uses: []string{"\n"}}} },
 		"body":        func(e *evidence.Egress) { e.Requests = []evidence.Request{{Received: -1}} },
 		"leak":        func(e *evidence.Egress) { e.Leaks = []evidence.Leak{{Name: "T", Where: "bo\x00dy"}} },
+		"leaked file": func(e *evidence.Egress) { e.Leaks = []evidence.Leak{{Name: "T", Where: "file", Path: "a"}} },
 		"denials":     func(e *evidence.Egress) { e.Denied = make([]evidence.Denial, evidence.MaxDenied+1) },
 	} {
 		e, err := ParseEvidence(b)
