@@ -10,8 +10,8 @@
 // error text, so no program can make one apply by printing something.
 //
 // What it does not protect against: a program chooses its error text and status, so it
-// chooses among the guesses. Its text appears in no sentence, but for a host that it asked for,
-// which is a canonical name or address. A diagnosis is no part of the
+// chooses among the guesses. Its text appears in no sentence, but for a host that it asked for or
+// that its arguments have, which is a canonical name or address. A diagnosis is no part of the
 // receipt, and changes neither outcome nor exit status.
 package diagnosis
 
@@ -80,6 +80,8 @@ type Seen struct {
 	Denied []Denied
 	Limits call.Limits
 	Caches []string // that the call used
+	Argv   []string // of the call
+	Hosts  []string // that the call names, as rules
 
 	// BuiltIn says that the program is a built-in tool's: it explains its own errors and its
 	// limits are fixed, so there is neither a guess nor a setting.
@@ -215,7 +217,7 @@ func (r *Row) say(s *Seen) *Diagnosis {
 	if x := firstFor(limited, s.Denied); x != nil {
 		over = exceeded(x.Limit)
 	}
-	d.Text = strings.NewReplacer("{denied}", host, "{exceeded}", over, "{limit}", limit, "{cut}", fmt.Sprint(s.Cut), "{signal}", signals[s.Signal], "{caches}", strings.Join(s.Caches, ", ")).Replace(d.Text)
+	d.Text = strings.NewReplacer("{denied}", host, "{exceeded}", over, "{ssh}", sshHost(s, tail(s.Stderr)), "{refused}", host[:max(strings.LastIndexByte(host, ':'), 0)], "{limit}", limit, "{cut}", fmt.Sprint(s.Cut), "{signal}", signals[s.Signal], "{caches}", strings.Join(s.Caches, ", ")).Replace(d.Text)
 	switch {
 	case d.Basis == Observed:
 	case r.status != 0:

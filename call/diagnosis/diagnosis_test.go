@@ -84,7 +84,16 @@ func TestOf(t *testing.T) {
 		{"a limit that isn't known", with(wrote(""), func(s *Seen) { s.Denied = []Denied{{"a.example", 0, "limit", "rate:10/s; rm"}} }), "", ""},
 		{"no name at all", with(wrote("Could not resolve host"), func(s *Seen) { s.Denied = denials[:1] }), "no_network guess", ""},
 		{"a host, but no observed end", func() Seen { s := wrote(""); s.Observed, s.Denied = false, denials; return s }(), "", ""},
-		{"ssh's name", with(wrote("ssh: Could not resolve hostname c.example: Name or service not known\nfatal: Could not read from remote repository."), func(s *Seen) { s.Denied = denials }), "no_ssh_key guess", "use the HTTPS remote"},
+		{"ssh's name", with(wrote("ssh: Could not resolve hostname c.example: Name or service not known\nfatal: Could not read from remote repository."), func(s *Seen) { s.Denied = denials }), "no_ssh_key guess", "use https://c.example/"},
+		{"ssh's name, which is known", with(wrote("ssh: Could not resolve hostname B.example: Name or service not known\nfatal: Could not read from remote repository."), func(s *Seen) { s.Denied = denials }), "no_ssh_key guess", "use https://b.example/, with"},
+		{"ssh's host of the call", with(wrote("ssh: connect to host b.example port 22: Connection refused"), func(s *Seen) { s.Hosts = []string{"*.example.org:443", "b.example:443 rate:1/s"} }), "no_ssh_key guess", "https://b.example/"},
+		{"ssh's key of a known host", with(wrote("git@b.example: Permission denied (publickey)."), func(s *Seen) { s.Hosts = []string{"b.example:443"} }), "no_ssh_key guess", "https://b.example/"},
+		{"git's argument", with(wrote("Host key verification failed."), func(s *Seen) { s.Argv = []string{"/usr/bin/git", "clone", "git@Git.example:team/lib.git"} }), "no_ssh_key guess", "https://git.example/"},
+		{"the one SSH port of the call", with(wrote("kex_exchange_identification: read: Connection reset by peer"), func(s *Seen) { s.Hosts = []string{"a.example:443", "b.example:22"} }), "no_ssh_key guess", "https://b.example/"},
+		{"one of two", with(wrote("kex_exchange_identification: read: Connection reset by peer"), func(s *Seen) { s.Hosts = []string{"a.example:22", "b.example:22"} }), "no_ssh_key guess", "use the HTTPS remote"},
+		{"git's URL", with(wrote("Host key verification failed."), func(s *Seen) { s.Argv = []string{"git", "fetch", "ssh://git@git.example:2222/lib.git"} }), "no_ssh_key guess", "https://git.example/"},
+		{"SSH's port of a name", with(wrote(""), func(s *Seen) { s.Denied = []Denied{{"b.example", 22, "not_listed", ""}} }), "EgressDenied observed", "asked for b.example:22; git over SSH has no key in a call: use the HTTPS remote https://b.example/"},
+		{"SSH's port of an address", with(wrote(""), func(s *Seen) { s.Denied = []Denied{{"192.0.2.7", 22, "not_listed", ""}} }), "EgressDenied observed", "asked for 192.0.2.7:22, which the call does not name among its hosts"},
 		{"ssh's port", wrote("ssh: connect to host b.example port 22: Connection refused"), "no_ssh_key guess", ""},
 		{"ssh's host", wrote("Host key verification failed."), "no_ssh_key guess", ""},
 		{"ssh's key", wrote("git@b.example: Permission denied (publickey)."), "no_ssh_key guess", ""},
@@ -149,6 +158,19 @@ func TestOf(t *testing.T) {
 	for _, r := range Rows() {
 		if !used[r.Code+" "+r.Basis()] {
 			t.Errorf("no case for %s %s", r.Code, r.Basis())
+		}
+	}
+}
+
+// TestRemoteHost: a remote over SSH has a host, another text none.
+func TestRemoteHost(t *testing.T) {
+	for text, want := range map[string]string{
+		"git@git.example:team/lib.git": "git.example", "x@y@git.example:lib": "git.example", "ssh://git.example/lib": "git.example", "ssh://git@GIT.example:22/lib": "git.example",
+		"git+ssh://git@git.example/lib": "git.example", "https://git@git.example/lib": "", "git.example:lib": "", "./a@b:c": "", "git@[::1]:lib": "", "ssh://[2001:db8::1]:22/lib": "",
+		"git@192.0.2.7:lib": "", "ssh://evil;text/lib": "", "ssh://": "", "a@b": "", "--x=a@b.example:c": "", "": "",
+	} {
+		if got := remoteHost(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 	}
 }
@@ -222,6 +244,7 @@ func sentences() *regexp.Regexp {
 	var all []string
 	for _, r := range Rows() {
 		s := regexp.QuoteMeta(r.Text)
+		s = strings.ReplaceAll(s, regexp.QuoteMeta("{ssh}"), `b\.example`)
 		for _, p := range []string{"limit", "cut", "signal"} {
 			s = strings.ReplaceAll(s, regexp.QuoteMeta("{"+p+"}"), `[0-9A-Za-z. ]+`)
 		}
@@ -234,10 +257,11 @@ func FuzzOf(f *testing.F) {
 	f.Add([]byte("bash: fork: retry: Resource temporarily unavailable"), 1, "/srv/x")
 	f.Add([]byte("cat: /srv/x/y: No such file or directory\r\n\x1b[2J\u202e"), 1, "/srv/x")
 	f.Add([]byte("\xff\xfe/\x00'/"), 153, "")
+	f.Add([]byte("ssh: connect to host b.example port 22: Connection refused"), 128, "")
 	f.Add([]byte("{limit} {cut} {signal} Permission denied /"), 2, "/")
 	known := sentences()
 	f.Fuzz(func(t *testing.T, stderr []byte, code int, workspace string) {
-		d := Of(Seen{Outcome: "executed", Observed: true, Code: code, Limits: limits, Workspace: workspace, Stderr: stderr})
+		d := Of(Seen{Outcome: "executed", Observed: true, Code: code, Limits: limits, Workspace: workspace, Stderr: stderr, Hosts: []string{"b.example:443"}})
 		if d == nil {
 			return
 		}

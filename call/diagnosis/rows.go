@@ -2,17 +2,20 @@ package diagnosis
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"palyra/call"
+	"palyra/call/egress"
 )
 
 // Row is one line of the table.
 type Row struct {
 	Code string
 	// Text is the sentence. {limit} stands for the call's limit, {cut} for dropped bytes,
-	// {signal} for a signal's name, {denied} for a host, {exceeded} for a limit of its connections and
-	// {caches} for the call's caches.
+	// {signal} for a signal's name, {denied} for a host and its port, {refused} for the host alone,
+	// {exceeded} for a limit of its connections, {ssh} for the host of a remote over SSH and {caches}
+	// for the call's caches.
 	Text                string
 	When                string // when it applies, for the page
 	Flag, Input, Config string // see Diagnosis
@@ -103,9 +106,14 @@ var rows = []Row{
 	{Code: "disk_full", Text: "a private folder such as /tmp was full, with {limit}; a workspace and the /tmp of a session hold more", When: "`No space left on device`",
 		Flag: "--disk", Input: "tmp", Config: workspacePath,
 		limit: diskLimit, text: has("no space left on device", "enospc", "disk quota exceeded")},
-	{Code: "no_ssh_key", Text: "git over SSH needs a key, and a call has none: use the HTTPS remote, with its token as a placeholder", When: "`ssh: Could not resolve hostname`, `ssh: connect to host`, `Host key verification failed`, `Permission denied (publickey`",
+	{Code: "no_ssh_key", Text: "git over SSH needs a key, and a call has none: use https://{ssh}/, with its token as a placeholder", When: "what the next row has, and the host is known: the program was denied it, the call names it, or git's arguments have it (`git@HOST:PATH`, `ssh://HOST/PATH`), or it's the one whose port 22 the call names",
 		Flag: "--egress-secret", Input: "egress_secrets",
-		text: has("ssh: could not resolve hostname", "ssh: connect to host", "host key verification failed", "permission denied (publickey")},
+		text: all(sshLine, func(s *Seen, l string) bool { return sshHost(s, []string{l}) != "" })},
+	{Code: "no_ssh_key", Text: "git over SSH needs a key, and a call has none: use the HTTPS remote, with its token as a placeholder", When: "`ssh: Could not resolve hostname`, `ssh: connect to host`, `Host key verification failed`, `Permission denied (publickey`, `kex_exchange_identification`",
+		Flag: "--egress-secret", Input: "egress_secrets",
+		text: sshLine},
+	{Code: "EgressDenied", Text: "the program asked for {denied}; git over SSH has no key in a call: use the HTTPS remote https://{refused}/", When: "`egress.denied` has port 22 of a name that no rule of the call has",
+		Flag: "--egress", Input: "egress_hosts", denied: notListed, observed: deniedSSH},
 	{Code: "EgressDenied", Text: "the program asked for {denied}, which the call does not name among its hosts", When: "the evidence's `egress.denied` has a name or address that no rule of the call has",
 		Flag: "--egress", Input: "egress_hosts", denied: notListed, observed: denied(notListed)},
 	{Code: "EgressDenied", Text: "the program asked for {denied}, which is in a private network that the call does not name", When: "`egress.denied` has a name that resolves into a range which no rule of the call has",
@@ -190,6 +198,14 @@ const (
 func denied(why string) func(*facts) bool {
 	return func(f *facts) bool { return refusedFor(why, f.refused) != "" }
 }
+
+// deniedSSH reports whether the first host that was denied is a name's port 22.
+func deniedSSH(f *facts) bool {
+	name, port, _ := strings.Cut(refusedFor(notListed, f.refused), ":")
+	_, addr, err := egress.Host(name)
+	return err == nil && !addr.IsValid() && port == strconv.Itoa(sshPort)
+}
+
 func by(signal int) func(*facts) bool {
 	return func(f *facts) bool { return f.limitHit == "" && f.signal == signal }
 }

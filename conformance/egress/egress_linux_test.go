@@ -128,6 +128,42 @@ func TestRate(t *testing.T) {
 	}
 }
 
+// TestSSH: git over SSH gets nowhere, and who called is told the HTTPS remote of that host.
+func TestSSH(t *testing.T) {
+	for _, name := range []string{"git", "ssh"} {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Fatalf("the test is about it: %v", err)
+		}
+	}
+	b := begun(t)
+	b.w.Set("packages.example", world.Addrs(world.Web))
+	if err := b.w.MakeRepository(); err != nil {
+		t.Fatal(err)
+	}
+	const hint = "git over SSH needs a key, and a call has none: use https://packages.example/, with its token as a placeholder"
+	for name, c := range map[string]struct {
+		hosts  []string
+		script string
+	}{
+		"a name that isn't the call's": {[]string{"other.example"}, "git clone -q git@packages.example:repo.git"},
+		"a URL":                        {[]string{"other.example"}, "git clone -q ssh://git@packages.example/repo.git"},
+		"a host of the call's":         {[]string{"packages.example"}, "git clone -q git@packages.example:repo.git"},
+		"its port":                     {[]string{"packages.example", "packages.example:22"}, "git clone -q ssh://git@packages.example/repo.git"},
+		"a remote":                     {[]string{"packages.example"}, "git init -q /tmp/r && cd /tmp/r && git remote add origin git@packages.example:repo.git && git fetch -q"},
+	} {
+		if r := b.exec(c.hosts, nil, "sh", "-c", c.script); r.status == 0 || !strings.Contains(r.stderr, hint) {
+			t.Errorf("%s: %s", name, r)
+		}
+	}
+	if r := b.exec([]string{"other.example"}, nil, "curl", "-sS", "--proxytunnel", "--proxy", "http://198.18.0.2:3128", "http://packages.example:22/"); !r.denied("packages.example", 22, evidence.DenyNotListed) ||
+		!strings.Contains(r.stderr, "asked for packages.example:22; git over SSH has no key in a call: use the HTTPS remote https://packages.example/") || !strings.Contains(r.stderr, "--egress packages.example:22 changes it") {
+		t.Error(r)
+	}
+	if r := b.exec([]string{"packages.example"}, nil, "sh", "-c", "git clone -q https://packages.example/repo.git /tmp/clone && cat /tmp/clone/hello.txt"); r.status != 0 || r.stdout != "from the world\n" {
+		t.Errorf("the HTTPS remote: %s", r)
+	}
+}
+
 // TestSuffix: a rule for the names below a name, at the boundary of a label.
 func TestSuffix(t *testing.T) {
 	b := begun(t)
