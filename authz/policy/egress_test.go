@@ -121,6 +121,28 @@ func TestRates(t *testing.T) {
 	}
 }
 
+// TestHostLists: the lists to begin with load beside any set, and lead to reserved names alone.
+func TestHostLists(t *testing.T) {
+	lists := HostLists()
+	if got := slices.Sorted(maps.Keys(lists)); !slices.Equal(got, []string{"git.hosts", "go.hosts", "npm.hosts", "pip.hosts"}) {
+		t.Errorf("%q", got)
+	}
+	more := map[string]string{}
+	for name, text := range lists {
+		more[name] = string(text)
+	}
+	for _, l := range setOf(t, "ci", more).Hosts() {
+		if l.Version != 1 {
+			t.Errorf("%s has version %d", l.Name, l.Version)
+		}
+		for _, r := range l.Rules {
+			if name, _ := r.Name(); !strings.HasSuffix(name, ".example") {
+				t.Errorf("%s has %s", l.Name, r)
+			}
+		}
+	}
+}
+
 func TestExpandHosts(t *testing.T) {
 	s := setOf(t, "coding", map[string]string{"npm.hosts": "packages.example\n*.CDN.example\n", "git.hosts": "git.example"})
 	got, err := s.ExpandHosts([]string{"@npm", "db.example:5432", "@git"})

@@ -7,6 +7,25 @@ import (
 	"slices"
 )
 
+//go:embed hosts
+var lists embed.FS
+
+// HostLists returns the files of lists of hosts to begin with, by file name: what an ecosystem
+// needs, with reserved names in place of an operator's. No set has them by itself.
+func HostLists() map[string][]byte {
+	files := map[string][]byte{}
+	entries, err := fs.ReadDir(lists, "hosts")
+	for _, e := range entries {
+		if err == nil {
+			files[e.Name()], err = fs.ReadFile(lists, path.Join("hosts", e.Name()))
+		}
+	}
+	if err != nil {
+		panic("policy: internal error: " + err.Error()) // embedded
+	}
+	return files
+}
+
 //go:embed preset
 var presets embed.FS
 

@@ -4,7 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
+
+	"palyra/internal/canon"
 )
 
 // The bounds of a list of hosts.
@@ -15,10 +18,66 @@ const (
 
 // List is hosts that an operator lets calls reach, by a name of the operator's: "npm", "git". It's
 // a file NAME.hosts in a policy directory, a rule a line, in any order; what follows a # is a
-// comment.
+// comment. Its first line may be "version N", the operator's count of its changes.
 type List struct {
-	Name  string
-	Rules []Rule // in the order of the file
+	Name    string
+	Version int    // 0: it has none
+	Rules   []Rule // in the order of the file
+}
+
+// maxVersion bounds a list's version.
+const maxVersion = 999_999
+
+// versionWord begins the line of a list with its version.
+const versionWord = "version "
+
+// Digest identifies what the list lets calls reach, and its version: the SHA-256 of its version
+// line, if it has one, and its rules in their one spelling, sorted by bytes, each with a newline.
+func (l List) Digest() canon.Digest {
+	lines := Strings(l.Rules)
+	slices.Sort(lines)
+	if l.Version > 0 {
+		lines = append([]string{versionWord + strconv.Itoa(l.Version)}, lines...)
+	}
+	return canon.Sum([]byte(strings.Join(lines, "\n") + "\n"))
+}
+
+// NextVersion returns the text of a list with its version raised by one. Without one it's as it
+// was, and an empty text gets the first.
+func NextVersion(text string) string {
+	if text == "" {
+		return versionWord + "1\n"
+	}
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		rule, comment, _ := strings.Cut(line, "#")
+		if strings.Trim(rule, " \t\r") == "" {
+			continue
+		}
+		n, ok, err := version(strings.Trim(rule, " \t\r"))
+		if !ok || err != nil || n == maxVersion {
+			return text
+		}
+		lines[i] = versionWord + strconv.Itoa(n+1)
+		if comment != "" {
+			lines[i] += " #" + comment
+		}
+		return strings.Join(lines, "\n")
+	}
+	return text
+}
+
+// version reads the line of a list's version; ok says whether it is one.
+func version(line string) (n int, ok bool, err error) {
+	text, ok := strings.CutPrefix(line, versionWord)
+	if !ok {
+		return 0, false, nil
+	}
+	n, err = strconv.Atoi(text)
+	if err != nil || n < 1 || n > maxVersion || strconv.Itoa(n) != text {
+		return 0, true, fmt.Errorf("version %q: want 1 to %d", clip(text), maxVersion)
+	}
+	return n, true, nil
 }
 
 // ListName reports whether name can be a list's: lower-case letters, digits and inner hyphens, 32
@@ -36,7 +95,15 @@ func ParseList(name, text string) (List, error) {
 		if line = strings.Trim(strings.ReplaceAll(line, "\t", " "), " \r"); line == "" {
 			continue
 		}
-		r, err := parseRule(line)
+		v, is, err := version(line)
+		if is && err == nil && l.Version == 0 && len(l.Rules) == 0 {
+			l.Version = v
+			continue
+		}
+		var r Rule
+		if err == nil {
+			r, err = parseRule(line)
+		}
 		switch {
 		case err != nil:
 			err = fmt.Errorf("%q: %w", clip(line), err)

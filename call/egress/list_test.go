@@ -3,6 +3,8 @@ package egress
 import (
 	"strings"
 	"testing"
+
+	"palyra/internal/canon"
 )
 
 func TestParseList(t *testing.T) {
@@ -25,6 +27,12 @@ func TestParseList(t *testing.T) {
 		"a.example\nb.example:0":                "line 2",
 		"a.example\n\nA.example:443":            "line 3: a.example:443 is there twice",
 		"a.example b.example":                   "line 1",
+		"version 0\na.example":                  "line 1: \"version 0\": version \"0\"",
+		"version 01\na.example":                 "line 1",
+		"version 1000000\na.example":            "line 1",
+		"version 1\nversion 2\na.example":       "line 2",
+		"a.example\nversion 1":                  "line 2",
+		"version 1":                             "no rule",
 		"@npm":                                  "line 1",
 		"*":                                     "line 1",
 		"https://a.example/":                    "line 1",
@@ -35,6 +43,45 @@ func TestParseList(t *testing.T) {
 	} {
 		if l, err := ParseList("x", text); err == nil || !strings.Contains(err.Error(), want) || len(err.Error()) > 400 {
 			t.Errorf("%.40q: %+v, %v, want %q", text, l, err, want)
+		}
+	}
+}
+
+// TestListVersion: a version is the operator's, and the digest follows it and the rules, in whatever
+// order and spelling they stand.
+func TestListVersion(t *testing.T) {
+	read := func(text string) List {
+		t.Helper()
+		l, err := ParseList("npm", text)
+		if err != nil {
+			t.Fatalf("%q: %v", text, err)
+		}
+		return l
+	}
+	one := read("# npm\nversion 7 # of the registry\nb.example\nA.example:443\n")
+	if one.Version != 7 || len(one.Rules) != 2 {
+		t.Errorf("%+v", one)
+	}
+	if want := canon.Sum([]byte("version 7\na.example:443\nb.example:443\n")); one.Digest() != want {
+		t.Errorf("digest %s, want %s", one.Digest(), want)
+	}
+	if same := read("version 7\na.example\nb.example"); same.Digest() != one.Digest() {
+		t.Error("another digest for the same rules")
+	}
+	for _, text := range []string{"version 8\na.example\nb.example", "a.example\nb.example", "version 7\na.example", "version 7\na.example rate:1/s\nb.example"} {
+		if read(text).Digest() == one.Digest() {
+			t.Errorf("the same digest for %q", text)
+		}
+	}
+	for text, want := range map[string]string{
+		"":                                "version 1\n",
+		"a.example\n":                     "a.example\n",
+		"# x\n\nversion 7 # y\na.example": "# x\n\nversion 8 # y\na.example",
+		"version 999999\na.example":       "version 999999\na.example",
+		"# version 1\n":                   "# version 1\n",
+	} {
+		if got := NextVersion(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 	}
 }

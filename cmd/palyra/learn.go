@@ -145,7 +145,7 @@ func addHosts(op, dir, path string, add []*kernel.Lesson) (*policy.Set, error) {
 	if err != nil && !fresh {
 		return nil, fault.New(fault.BadState, "bad_file", op, err)
 	}
-	text := string(old)
+	text := egress.NextVersion(string(old))
 	if text != "" && !strings.HasSuffix(text, "\n") {
 		text += "\n"
 	}

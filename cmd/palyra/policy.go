@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"palyra/authz/policy"
+	"palyra/call/egress"
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
 	"palyra/cmd/internal/installed"
@@ -44,16 +45,25 @@ func (a *app) policyCheck(inv *command.Invocation) (*front.Report, error) {
 	for _, p := range policies {
 		fmt.Fprintf(&b, "  %-6s %s (%s:%d)\n", p.Effect, front.Escape(p.ID), front.Escape(p.File), p.Line)
 	}
-	lists := front.Document{}
+	lists, about := front.Document{}, front.Document{}
 	for _, l := range set.Hosts() {
 		var rules []string
 		for _, r := range l.Rules {
 			rules = append(rules, r.String())
 		}
 		lists[l.Name] = rules
+		about[l.Name] = front.Document{"version": l.Version, "digest": l.Digest()}
 		fmt.Fprintf(&b, "  hosts  @%s: %s\n", l.Name, strings.Join(rules, ", "))
+		fmt.Fprintf(&b, "         %s%s\n", listVersion(l), l.Digest())
 	}
-	return &front.Report{Text: b.String(), Fields: front.Document{"policy_set": set.Digest(), "policies": policies, "hosts": lists, "tests": tests}}, nil
+	return &front.Report{Text: b.String(), Fields: front.Document{"policy_set": set.Digest(), "policies": policies, "hosts": lists, "host_lists": about, "tests": tests}}, nil
+}
+
+func listVersion(l egress.List) string {
+	if l.Version == 0 {
+		return ""
+	}
+	return fmt.Sprintf("version %d, ", l.Version)
 }
 
 func (a *app) policyTest(inv *command.Invocation) (*front.Report, error) {

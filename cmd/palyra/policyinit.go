@@ -28,6 +28,15 @@ func (a *app) policyInit(inv *command.Invocation) (*front.Report, error) {
 		return nil, fault.New(fault.Usage, "bad_command", op, fmt.Errorf("no preset %q", preset)).
 			WithHint("want " + strings.Join(policy.Presets(), ", "))
 	}
+	lists := policy.HostLists()
+	for _, name := range command.All[string](inv, "hosts") {
+		text, ok := lists[name+".hosts"]
+		if !ok {
+			return nil, fault.New(fault.Usage, "bad_command", op, fmt.Errorf("no list of hosts %q", name)).
+				WithHint("want " + strings.Join(slices.Sorted(maps.Keys(lists)), ", ") + ", without .hosts")
+		}
+		files[name+".hosts"] = text
+	}
 	root, err := emptyDir(op, dir)
 	if err != nil {
 		return nil, err

@@ -175,6 +175,7 @@ A policy directory replaces the built-in set: what DIR says afterwards is all
 that holds, with palyra exec --policy DIR or as policy.dir in palyrad.toml. The
 change that a denial offers is a diff against such a directory.`,
 	Flags: []command.Flag{{Name: "preset", Arg: "NAME", Help: "coding, ci or strict", Values: strings.Join(policy.Presets(), "|")},
+		{Name: "hosts", Arg: "NAME", Help: "write a list of hosts to begin with, too, whose names\nlead nowhere: npm, pip, go, git; may be given more\nthan once", Repeat: true},
 		{Name: "schema", Help: "write the schema, too, for other Cedar tools; a directory\nwith one is refused by a version with another schema"}, flagJSON},
 	Exits: []command.Exit{exitOK, exitUsage, {Code: "78", Meaning: "DIR is not empty, or others can write to it"}},
 	Examples: []command.Example{{Line: "palyra policy init ./policy", Does: "then edit ./policy and palyra exec --policy ./policy -- CMD"},
