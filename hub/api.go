@@ -287,6 +287,8 @@ type OutputQuery struct {
 	Step   int    `json:"step,omitempty" in:"query" doc:"the first step to read"`
 	Stdout uint64 `json:"stdout,omitempty" in:"query" doc:"bytes of that step's standard output already seen"`
 	Stderr uint64 `json:"stderr,omitempty" in:"query" doc:"bytes of that step's standard error already seen"`
+	// Tail leaves out what that step wrote before the newest so many bytes of each stream; 0: nothing.
+	Tail uint64 `json:"tail,omitempty" in:"query" doc:"of that step only the newest bytes of each stream, at most so many; all without it"`
 	// Until is "" to follow the run to its end, or UntilNow.
 	Until string `json:"until,omitempty" in:"query" enum:"now" doc:"now: only what there is"`
 }

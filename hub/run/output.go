@@ -221,9 +221,17 @@ func (c *capture) drop() {
 	c.discardLocked()
 }
 
-// readAt implements the type of that name.
+// readAt implements source.
 func (l *live) readAt(_ context.Context, i int, b []byte, off int64) (int, bool, error, error) {
 	return l.out[i].readAt(b, off)
+}
+
+// size implements source.
+func (l *live) size(i int) int64 {
+	c := l.out[i]
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.size
 }
 
 var errDropped = errors.New("output is on record")
@@ -262,6 +270,16 @@ func whole(b []byte) []byte {
 	return b
 }
 
+// begun cuts off the end of a character at the beginning.
+func begun(b []byte) []byte {
+	for i := 0; i < utf8.UTFMax && i < len(b); i++ {
+		if utf8.RuneStart(b[i]) {
+			return b[i:]
+		}
+	}
+	return b
+}
+
 func isText(b []byte) bool { return utf8.Valid(b) && bytes.IndexByte(b, 0) < 0 }
 
 // partSize bounds the bytes of one part, and so the memory of a reader.
@@ -275,10 +293,12 @@ type OutputReader struct {
 	e     *Engine
 	run   string
 	until string
+	tail  int64 // of the first step; 0: all
 	open  OpenArtifact
 
 	step  int
 	at    [2]int64  // where the next parts begin
+	cut   [2]bool   // that may be within a character
 	told  [2]bool   // the stream has no more parts
 	first int       // the stream that is looked at first
 	last  time.Time // of a part
@@ -299,13 +319,13 @@ var _ hub.Outputs = (*OutputReader)(nil)
 // are fault.Busy "too_many".
 func (e *Engine) Output(q hub.OutputQuery, open OpenArtifact) (*OutputReader, error) {
 	const most = 1 << 62 // of bytes, so that no sum overflows
-	if q.Step < 0 || q.Stdout > most || q.Stderr > most {
+	if q.Step < 0 || q.Stdout > most || q.Stderr > most || q.Tail > most {
 		return nil, fault.New(fault.Usage, "invalid_input", "read output", errors.New("no such place"))
 	}
 	if err := e.tapes.enter("read output"); err != nil {
 		return nil, err
 	}
-	return &OutputReader{e: e, run: q.Run, until: q.Until, open: open, step: q.Step, at: [2]int64{int64(q.Stdout), int64(q.Stderr)}}, nil
+	return &OutputReader{e: e, run: q.Run, until: q.Until, tail: int64(q.Tail), open: open, step: q.Step, at: [2]int64{int64(q.Stdout), int64(q.Stderr)}}, nil
 }
 
 // Next implements hub.Outputs.
@@ -347,7 +367,7 @@ func (r *OutputReader) Next(ctx context.Context) (hub.OutputPart, error) {
 // have each of its readers send one part a byte.
 func (r *OutputReader) rest(ctx context.Context) error {
 	left := gather - time.Since(r.last)
-	if left <= 0 || r.ended != nil || r.large[0] || r.large[1] {
+	if left <= 0 || r.until == hub.UntilNow || r.ended != nil || r.large[0] || r.large[1] {
 		return nil
 	}
 	t := time.NewTimer(left)
@@ -364,9 +384,9 @@ func (r *OutputReader) rest(ctx context.Context) error {
 // it may be. The error is io.EOF if no further part will come.
 func (r *OutputReader) look(ctx context.Context) (p *hub.OutputPart, more <-chan struct{}, err error) {
 	for {
-		var from readAt
+		var from source
 		if l := r.e.liveOf(r.run); r.ended == nil && l != nil && l.step == r.step {
-			more, from = l.listen(), l.readAt
+			more, from = l.listen(), l
 		} else if r.ended == nil {
 			if r.ended, err = r.e.stepEnd(ctx, r.run, r.step, r.open); err != nil || r.ended == nil {
 				return nil, nil, err
@@ -374,8 +394,9 @@ func (r *OutputReader) look(ctx context.Context) (p *hub.OutputPart, more <-chan
 			r.first = 0
 		}
 		if r.ended != nil {
-			from = r.ended.readAt
+			from = r.ended
 		}
+		r.skip(from)
 		p, over, err := r.part(ctx, from)
 		switch {
 		case errors.Is(err, errDropped):
@@ -392,7 +413,20 @@ func (r *OutputReader) look(ctx context.Context) (p *hub.OutputPart, more <-chan
 func (r *OutputReader) next() {
 	r.letGo()
 	r.step++
-	r.at, r.told, r.large = [2]int64{}, [2]bool{}, [2]bool{}
+	r.at, r.cut, r.told, r.large = [2]int64{}, [2]bool{}, [2]bool{}, [2]bool{}
+}
+
+// skip passes over what is before the end that is wanted of the first step.
+func (r *OutputReader) skip(from source) {
+	if r.tail == 0 {
+		return
+	}
+	for i := range r.at {
+		if begin := from.size(i) - r.tail; begin > r.at[i] {
+			r.at[i], r.cut[i] = begin, true
+		}
+	}
+	r.tail = 0
 }
 
 func (r *OutputReader) letGo() {
@@ -402,15 +436,25 @@ func (r *OutputReader) letGo() {
 	}
 }
 
-// readAt reads one of two streams as capture.readAt does.
-type readAt func(ctx context.Context, stream int, b []byte, off int64) (n int, over bool, lost, err error)
+// source is what a step has written: a live one, or one on record.
+type source interface {
+	// readAt reads one of two streams as capture.readAt does.
+	readAt(ctx context.Context, stream int, b []byte, off int64) (n int, over bool, lost, err error)
+	// size returns how much there is of a stream.
+	size(stream int) int64
+}
+
+var (
+	_ source = (*live)(nil)
+	_ source = (*endedStep)(nil)
+)
 
 // streamNames are the streams' in an OutputPart.
 var streamNames = [2]string{"stdout", "stderr"}
 
 // part reads the next part of the streams. Those of a live step take turns. over: there will
 // be none.
-func (r *OutputReader) part(ctx context.Context, from readAt) (_ *hub.OutputPart, over bool, err error) {
+func (r *OutputReader) part(ctx context.Context, from source) (_ *hub.OutputPart, over bool, err error) {
 	if r.buf == nil {
 		r.buf = make([]byte, partSize)
 	}
@@ -420,11 +464,16 @@ func (r *OutputReader) part(ctx context.Context, from readAt) (_ *hub.OutputPart
 		if r.told[i] {
 			continue
 		}
-		n, end, lost, err := from(ctx, i, r.buf, r.at[i])
+		n, end, lost, err := from.readAt(ctx, i, r.buf, r.at[i])
 		if err != nil {
 			return nil, false, err
 		}
 		b := r.buf[:n]
+		if r.cut[i] && n > 0 {
+			b = begun(b)
+			r.at[i] += int64(n - len(b))
+			r.cut[i] = false
+		}
 		if !end {
 			b = whole(b) // the rest of a character comes
 		}
@@ -493,7 +542,10 @@ func (e *Engine) stepEnd(ctx context.Context, run string, step int, open OpenArt
 	})
 }
 
-// readAt implements the type of that name.
+// size implements source.
+func (s *endedStep) size(i int) int64 { return s.out[i].Size }
+
+// readAt implements source.
 func (s *endedStep) readAt(ctx context.Context, i int, b []byte, off int64) (n int, over bool, lost, err error) {
 	o := &s.out[i]
 	b = b[:max(0, min(int64(len(b)), o.Size-off))]

@@ -90,6 +90,17 @@ func TestLiveOutput(t *testing.T) {
 	if got, _ := reads(t, r, 6); got[0] != "\u00fc\u00dfe\n" {
 		t.Errorf("%q", got)
 	}
+	tail := func(n uint64, want ...string) {
+		t.Helper()
+		r := h.output(hub.OutputQuery{Run: id, Tail: n, Until: hub.UntilNow})
+		for i, w := range want {
+			if p, err := r.Next(t.Context()); err != nil || string(p.Bytes()) != w || p.From != int64(len(whole[i])-len(w)) {
+				t.Errorf("the last %d bytes: %+v, %v, want %.20q", n, p, err, w)
+			}
+		}
+	}
+	tail(5, "\u00dfe\n", "warn") // not the half of a character
+	tail(1<<20, whole[0], whole[1])
 	// Much more goes to the artifact, and is read from there.
 	for range 40 {
 		feed(strings.Repeat("0123456789abcdef", 512), strings.Repeat("e\x00", 1024))
@@ -105,6 +116,7 @@ func TestLiveOutput(t *testing.T) {
 			t.Errorf("from byte %d: %d bytes of %d, %d", from, len(got[0]), len(whole[0])-int(from), len(got[1]))
 		}
 	}
+	tail(1000, whole[0][len(whole[0])-1000:], whole[1][len(whole[1])-1000:])
 	// A reader that waits costs the program nothing, and hears of the end.
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -119,6 +131,7 @@ func TestLiveOutput(t *testing.T) {
 	if o := run.Steps[0].Stdout; o.Size != int64(len(whole[0])) || o.Artifact != canon.Sum([]byte(whole[0])) {
 		t.Errorf("%+v", o)
 	}
+	tail(1000, whole[0][len(whole[0])-1000:], whole[1][len(whole[1])-1000:])
 	got, all := reads(t, h.output(hub.OutputQuery{Run: id}), -1)
 	if want := [2]string{whole[0] + "\u00e9x", whole[1] + "done\xff"}; got != want || len(all) != 2 {
 		t.Errorf("afterwards: %d and %d bytes of %d and %d, steps %v", len(got[0]), len(got[1]), len(want[0]), len(want[1]), all)
