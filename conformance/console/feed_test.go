@@ -23,8 +23,9 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// ask sends a request to palyrad's socket and returns the answer's body.
-func (h *house) ask(method, path, body string) string {
+// ask sends a request to palyrad's socket and returns the answer's body. head are names of headers,
+// each with its value.
+func (h *house) ask(method, path, body string, head ...string) string {
 	h.t.Helper()
 	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", h.socket)
@@ -35,6 +36,9 @@ func (h *house) ask(method, path, body string) string {
 	}
 	if body != "" {
 		req.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i+1 < len(head); i += 2 {
+		req.Header.Set(head[i], head[i+1])
 	}
 	resp, err := c.Do(req)
 	if err != nil {

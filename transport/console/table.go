@@ -25,6 +25,8 @@ var table = []page{
 	{http.MethodPost, []string{"grants", "*", "revoke"}, (*turn).revokeGrant},
 	{http.MethodGet, []string{"runs"}, (*turn).runs},
 	{http.MethodGet, []string{"runs", "*"}, (*turn).run},
+	{http.MethodGet, []string{"runs", "*", "output", "*"}, (*turn).output},
+	{http.MethodGet, []string{"runs", "*", "output", "*", "*"}, (*turn).file},
 	{http.MethodPost, []string{"runs", "*", "cancel"}, (*turn).cancel},
 	{http.MethodGet, []string{"changes"}, (*turn).layers},
 	{http.MethodGet, []string{"changes", "*"}, (*turn).layer},

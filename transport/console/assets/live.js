@@ -15,11 +15,11 @@ function say(text) {
   if (note.textContent !== text) note.textContent = text;
 }
 
-// fetchPage gets the page as a document: its scripts don't run and no text becomes one.
-function fetchPage() {
+// fetchPage gets a page as a document: its scripts don't run and no text becomes one.
+function fetchPage(at, tag) {
   return new Promise((resolve, reject) => {
     const x = new XMLHttpRequest();
-    x.open('GET', location.href);
+    x.open('GET', at);
     x.responseType = 'document';
     x.setRequestHeader('Palyra-Live', '1');
     if (tag) x.setRequestHeader('If-None-Match', tag);
@@ -41,6 +41,9 @@ function take(x) {
   counted();
   const other = x.response.querySelector('main');
   if (!other || first && other.textContent === main.textContent) return;
+  const part = written(main), theirs = written(other);
+  if (part && part.dataset.at === theirs?.dataset.at) theirs.replaceWith(x.response.importNode(part, true)); // follow's is newer
+  if (other.isEqualNode(main)) return;
   if (dirty || main.contains(document.activeElement) && document.activeElement.matches('input, textarea, select')) {
     say('This page has changed. Reload it before you answer.');
     return;
@@ -51,6 +54,7 @@ function take(x) {
   for (const id of open) main.querySelector('#' + CSS.escape(id))?.setAttribute('open', '');
   if (focus) document.getElementById(focus)?.focus();
   say('');
+  follow();
 }
 
 function copies(of) {
@@ -59,6 +63,43 @@ function copies(of) {
 
 function replace(have, other) {
   if (have && other && have.textContent !== other.textContent) have.replaceChildren(...copies(other));
+}
+
+// follow shows what a running step writes: a page of its own has the newest of it, and no more than
+// fits. It holds no connection: a browser has six for a host, and the feed takes one. What the person
+// has selected stays.
+let following = false;
+
+function written(main) {
+  return main.querySelector('#output[data-at]');
+}
+
+async function follow() {
+  if (following) return;
+  following = true;
+  for (let part, gap = quick / 4; (part = written(main)) && !document.hidden;) {
+    try {
+      const held = getSelection(), x = await fetchPage(part.dataset.at, part.tag);
+      gap = Math.min(2 * gap, 2 * quick);
+      if (x.status === 200 && x.response && (held.isCollapsed || !part.contains(held.anchorNode))) {
+        part.tag = x.getResponseHeader('ETag');
+        if (fill(part, x.response)) gap = quick / 4;
+      }
+    } catch {
+      gap = 2 * quick; // look says so
+    }
+    await new Promise((go) => setTimeout(go, gap));
+  }
+  following = false;
+}
+
+function fill(part, page) {
+  let grew = false;
+  for (const have of part.querySelectorAll('[id]')) {
+    const text = page.getElementById(have.id)?.textContent ?? have.textContent;
+    if (have.textContent !== text) have.textContent = text, grew = true;
+  }
+  return grew;
 }
 
 // look asks for the page, one request at a time. One that is wanted meanwhile comes after as long a
@@ -74,7 +115,7 @@ async function look() {
     again = false;
     const begun = performance.now();
     try {
-      take(await fetchPage());
+      take(await fetchPage(location.href, tag));
       down = false;
       wait = quick;
       if (note.textContent.startsWith('palyrad')) say('');
@@ -102,7 +143,7 @@ function rest() {
 document.addEventListener('visibilitychange', () => {
   wait = quick;
   seen();
-  if (!document.hidden) look();
+  if (!document.hidden) { look(); follow(); }
 });
 addEventListener('pageshow', (e) => { if (e.persisted) location.reload(); });
 
@@ -202,3 +243,4 @@ button?.addEventListener('click', async () => {
 offer();
 seen();
 rest();
+follow();
