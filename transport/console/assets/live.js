@@ -45,7 +45,8 @@ function take(x) {
   if (part && part.dataset.at === theirs?.dataset.at) theirs.replaceWith(x.response.importNode(part, true)); // follow's is newer
   if (other.isEqualNode(main)) return;
   if (dirty || main.contains(document.activeElement) && document.activeElement.matches('input, textarea, select')) {
-    say('This page has changed. Reload it before you answer.');
+    const [was, now] = [main, other].map((m) => m.querySelector('h1')?.textContent);
+    say((was === now ? 'This page has changed.' : 'This page has changed: ' + now + '.') + ' Reload it before you answer.');
     return;
   }
   const open = new Set([...main.querySelectorAll('details[open][id]')].map((d) => d.id));
