@@ -3,6 +3,7 @@
 //	site, err := passkey.SiteOf("http://localhost:7142")
 //	cred, err := passkey.Register(site, challenge, registration) // §7.1
 //	count, err := passkey.Verify(site, challenge, cred, assertion) // §7.2
+//	err := passkey.VerifyYes(signed) // a yes to a question, by itself
 //
 // # Contract
 //
