@@ -419,6 +419,9 @@ type Approval struct {
 	Created    time.Time    `json:"created"`
 	Expires    time.Time    `json:"expires"`
 	Answered   *time.Time   `json:"answered,omitempty"`
+	// Passkey: it waits, and a yes of the caller's to this call alone takes a passkey's signature,
+	// and so the console.
+	Passkey bool `json:"passkey,omitempty"`
 	// Reduced: it is another principal's, and the caller couldn't answer it. Only times and
 	// digests are set.
 	Reduced bool `json:"reduced,omitempty"`
@@ -443,6 +446,9 @@ type Resolution struct {
 	ID      string `json:"id" in:"path" as:"approval"`
 	Version int64  `json:"version,omitempty" in:"match"`
 	Answer  Answer `json:"answer" in:"body"`
+	// Signature is a passkey's over a yes: see PasskeyDoor.AskAnswer. No request has it; the
+	// console passes it on.
+	Signature *PasskeySignature `json:"-"`
 }
 
 // PreviewQuery is an answer to a request for approval that might be given.
@@ -489,6 +495,8 @@ type Preview struct {
 	// Void says why a yes of the caller's wouldn't count now, as a code; "": it would, alone or
 	// with others'.
 	Void string `json:"void,omitempty"`
+	// Passkey: a yes of the caller's takes a passkey's signature, and so the console.
+	Passkey bool `json:"passkey,omitempty"`
 }
 
 // PreviewCall is one recent request for approval that ended without a yes.

@@ -31,12 +31,13 @@ var (
 type PasskeyRequest struct {
 	RP        string // the host that passkeys are for
 	Origin    string // of the pages that they work on
-	Challenge []byte // good once, for two minutes
+	Challenge []byte // good once, for two minutes, but an answer's
 
 	// For a new one.
-	User  []byte   // the handle of the member
-	Name  string   // the member
-	Known [][]byte // credentials of the member's
+	User []byte // the handle of the member
+	Name string // the member
+
+	Known [][]byte // credentials of the member's, but at the door; those that can sign an answer
 }
 
 // PasskeyMade is a new passkey, as WebAuthn gives it.
@@ -68,4 +69,8 @@ type PasskeyDoor interface {
 	OfferPasskey(ctx context.Context, c Caller) (PasskeyRequest, error)
 	// AddPasskey adds what was made for a challenge of OfferPasskey's, under the same condition.
 	AddPasskey(ctx context.Context, c Caller, m PasskeyMade) (Passkey, error)
+	// AskAnswer returns what a passkey of the caller's signs for a yes, which is then the Resolution's
+	// Signature; nil if policy wants none for it. The challenge follows from question and answer, so
+	// another answer has another.
+	AskAnswer(ctx context.Context, c Caller, r Resolution) (*PasskeyRequest, error)
 }

@@ -297,7 +297,11 @@ func (k *Kernel) still(who *Caller, s *sealed, p *Proposal, auth *authz.Authorit
 // Call puts one proposal through the gate for the configured caller. A done ctx withdraws a
 // waiting question and kills a running program; the receipt is written all the same.
 func (k *Kernel) Call(ctx context.Context, p Proposal, stdio IO) (*Outcome, error) {
-	return k.CallAs(ctx, Caller{Principal: k.cfg.Principal, Approver: k.cfg.Approver}, p, stdio)
+	who := Caller{Principal: k.cfg.Principal}
+	if k.cfg.Approver != nil {
+		who.Approver = here{k, k.cfg.Principal, k.cfg.Approver}
+	}
+	return k.CallAs(ctx, who, p, stdio)
 }
 
 // CallAs is Call for a caller that a surface has authenticated.

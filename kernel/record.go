@@ -75,7 +75,7 @@ func (c *call) asked(v approval.View) {
 	c.out.Approval = &v
 	c.approval = &receipt.Approval{ID: v.ID, Answer: v.Answer, Approver: v.Approver, Surface: v.Surface, Scope: v.Scope,
 		Requested: stamp(v.Requested), Answered: stamp(v.Answered), Capsule: v.Capsule, PolicySet: v.PolicySet,
-		Grant: v.Grant, Pattern: v.Pattern, Approvers: v.Approvers}
+		Grant: v.Grant, Pattern: v.Pattern, Approvers: v.Approvers, Signed: v.Signed}
 }
 
 // stamp is a time as receipts spell it.

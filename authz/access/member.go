@@ -81,7 +81,7 @@ func (r *Registry) RemoveMember(ctx context.Context, by Holder, principal string
 		return lastOwner(op)
 	}
 	return r.commit(ctx, by, Change{Act: "member.remove", Subject: principal, Detail: map[string]string{"was": string(old.Role)},
-		Removed: []string{principal}, Forgotten: r.passkeysOf(principal), Tokens: r.revoked(func(t *token) bool { return t.principal == principal })}, false)
+		Removed: []string{principal}, Forgotten: r.PasskeysOf(principal), Tokens: r.revoked(func(t *token) bool { return t.principal == principal })}, false)
 }
 
 // manage checks that by may change the membership of principal at all, and returns the

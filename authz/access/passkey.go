@@ -172,6 +172,12 @@ func (r *Registry) Passkeys(by Holder) ([]Passkey, error) {
 	return out, nil
 }
 
+// HasPasskey reports whether a passkey is there and wasn't halted.
+func (r *Registry) HasPasskey(id string) bool {
+	p := r.passkey(id)
+	return p != nil && p.Halted.IsZero()
+}
+
 // passkey returns a passkey by id, nil if there is none. It isn't changed.
 func (r *Registry) passkey(id string) *Passkey {
 	r.mu.RLock()
@@ -184,8 +190,8 @@ func (r *Registry) passkey(id string) *Passkey {
 	return nil
 }
 
-// passkeysOf returns the passkeys of a principal.
-func (r *Registry) passkeysOf(principal string) (out []Passkey) {
+// PasskeysOf returns the passkeys of a principal, whoever asks.
+func (r *Registry) PasskeysOf(principal string) (out []Passkey) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	for _, p := range r.passkeys {

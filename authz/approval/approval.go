@@ -80,6 +80,8 @@ type Answer struct {
 	Grant     string       // id of the standing grant that it made or rests on; "": once
 	Pattern   canon.Digest // of that grant, zero if it is for one capsule
 	Approvers []string     // all who said yes, where it took more than one
+	// Signed are the yeses that passkeys of those who gave them signed.
+	Signed []*call.SignedYes
 
 	Comment string // of a no, for whoever asked: foreign, at most MaxComment bytes count
 }
@@ -133,6 +135,8 @@ type View struct {
 	Grant     string       `json:"grant,omitempty"`
 	Pattern   canon.Digest `json:"pattern,omitzero"`
 	Approvers []string     `json:"approvers,omitempty"`
+	// Signed are the yeses that passkeys signed: for receipts, which are where they're looked for.
+	Signed []*call.SignedYes `json:"-"`
 }
 
 // Record is one answered request. Resolve makes it; the zero Record and a nil
@@ -216,7 +220,7 @@ func Resolve(ctx context.Context, a Approver, q Request) *Record {
 		r.view.ID = ans.ID
 	}
 	if ans.Approved {
-		r.view.Approvers = ans.Approvers
+		r.view.Approvers, r.view.Signed = ans.Approvers, ans.Signed
 	}
 	if ans.Approved && ans.Scope != "" {
 		r.view.Scope, r.view.Grant, r.view.Pattern = ans.Scope, ans.Grant, ans.Pattern

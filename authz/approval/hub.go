@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"palyra/call"
 	"palyra/internal/clock"
 	"palyra/internal/fault"
 	"palyra/internal/ident"
@@ -44,7 +45,8 @@ type Entry struct {
 	// Yes are the approvers who have said yes while it is pending and needs more.
 	Yes []string
 
-	scoped *Standing // that its yes asked for; on its way to the call that waits
+	scoped *Standing         // that its yes asked for; on its way to the call that waits
+	signed []*call.SignedYes // so, the yeses that passkeys signed
 }
 
 // Resolution is the end of an Entry.
@@ -121,6 +123,9 @@ type Question struct {
 	Use bool
 }
 
+// Signature is a passkey's over the digest of a statement, as WebAuthn gives it.
+type Signature struct{ Credential, Data, Client, Signature []byte }
+
 // Verdict is Judge's answer. The zero Verdict is no.
 type Verdict int
 
@@ -149,6 +154,10 @@ type HubOptions struct {
 	// Quota refuses another entry in the journal for a yes that needs further ones.
 	// Default: there is no quota.
 	Quota func(principal string) error
+	// Verify completes the statement of a yes with the origin of the pages where passkeys sign,
+	// and returns it with the signature if a passkey of by's made that over it. Default: no
+	// signature holds.
+	Verify func(ctx context.Context, by By, y call.Yes, s *Signature) (*call.SignedYes, error)
 	// TestOnlyStep is called at the named steps "approval:asked" and
 	// "approval:answered", so that a test can kill the process there.
 	TestOnlyStep func(name string)
@@ -295,6 +304,8 @@ type By struct {
 	Surface   string
 	Token     string // id of the token that was shown, "" for none
 	Device    string
+	// Passkey is the id of the one that signed this very answer, "" for none. Hub.Resolve sets it.
+	Passkey string
 }
 
 // ErrConflict is in the error of a Book for a change that was made for another version.
@@ -350,9 +361,11 @@ func (h *Hub) Resolve(ctx context.Context, id string, version int64, by By, r Re
 			return e, fault.New(fault.Denied, "not_permitted", op, nil)
 		}
 	}
+	var signed []*call.SignedYes
 	if r.Approve {
 		var more bool
-		if g, voters, more, err = h.vote(ctx, w, by, &r); err != nil {
+		by.Passkey = ""
+		if g, voters, signed, more, err = h.vote(ctx, w, &by, version, &r); err != nil {
 			return e, err
 		}
 		names = namesOf(voters)
@@ -381,10 +394,10 @@ func (h *Hub) Resolve(ctx context.Context, id string, version int64, by By, r Re
 	w.done = true
 	h.opt.TestOnlyStep("approval:answered")
 	out := *got
-	out.Yes = names
+	out.Yes, out.signed = names, signed
 	if g != nil {
 		v := *g
-		v.By, v.Voters, v.Approvers, v.Created = by, voters, names, got.Answered
+		v.By, v.Voters, v.Approvers, v.Created, v.signed = by, voters, names, got.Answered, signatureOf(signed, by.Principal)
 		life := w.life(g, r.For)
 		v.Expires, v.due = got.Answered.Add(life), h.opt.Clock.In(life)
 		if err = h.stand(context.WithoutCancel(ctx), g, v); err == nil && h.shelf.has(v.Requester, v.ID) {
@@ -458,7 +471,7 @@ func (h *Hub) Waiting() int {
 
 // answer returns the entry's answer for the waiting call. Only Approved is a yes.
 func (e *Entry) answer() Answer {
-	a := Answer{ID: e.ID, Approved: e.State == Approved, Approver: e.Approver, Surface: e.Surface, Approvers: several(e.Yes)}
+	a := Answer{ID: e.ID, Approved: e.State == Approved, Approver: e.Approver, Surface: e.Surface, Approvers: several(e.Yes), Signed: e.signed}
 	if e.State == Denied {
 		a.Comment = e.Detail
 	}

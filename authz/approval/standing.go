@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"palyra/call"
 	"palyra/internal/canon"
 	"palyra/internal/clock"
 	"palyra/internal/fault"
@@ -33,6 +34,8 @@ type Reply struct {
 	// bound.
 	Uses    int64
 	Pattern *Loosen // further calls that fit this pattern; nil: those of this very capsule
+	// Signature is a passkey's over the statement of this yes; nil: none signed it.
+	Signature *Signature
 }
 
 // Standing is a yes that stands for further calls of one requester, under the policy set
@@ -57,6 +60,8 @@ type Standing struct {
 	Expires       time.Time
 	Uses          int64 // so far
 	MaxUses       int64 // 0: not bounded
+
+	signed *call.SignedYes // By's yes, if a passkey signed it
 
 	due clock.Due // it ends at Expires or after as much time, whichever is first
 	// coming: it covers nothing yet, because its answer or its entry in the journal isn't
@@ -138,6 +143,7 @@ func (s *Standing) detail() map[string]string {
 	if s.Session != "" {
 		d["session"] = s.Session
 	}
+	sign(d, s.signed)
 	if s.Pattern == nil {
 		d["capsule"] = s.Capsule.String()
 		return d

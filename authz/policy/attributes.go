@@ -76,6 +76,9 @@ type Context struct {
 	Answer Answer `json:"answer,omitzero"`
 }
 
+// MaxApprovers bounds how many people a policy can ask for.
+const MaxApprovers = 8
+
 // Answer describes a yes to policies, beside the call that it's for.
 type Answer struct {
 	Tool      string `json:"tool,omitempty"`
@@ -85,6 +88,7 @@ type Answer struct {
 	Sensitive bool   `json:"sensitive,omitempty"` // the call's tool is declared sensitive
 	Pattern   bool   `json:"pattern,omitempty"`   // for every call that fits a pattern, not for this capsule alone
 	Approvers int64  `json:"approvers,omitempty"` // people who have said yes, this one included
+	Passkey   bool   `json:"passkey,omitempty"`   // a passkey of the approver's signed the yes
 }
 
 // Executable is the file that will run. Policy derives its names from Path and Interpreter, and
@@ -286,6 +290,8 @@ var attributes = [...]attribute{
 		truth: func(g *given) bool { return g.Answer.Pattern }},
 	{path: "approvers", in: inAnswer, from: "answer.approvers", doc: "how many people said yes by now, this one included",
 		number: func(g *given) int64 { return g.Answer.Approvers }},
+	{path: "passkey", in: inAnswer, from: "answer.passkey", doc: "a passkey of the approver signed exactly this answer, in the console, and verified its person",
+		truth: func(g *given) bool { return g.Answer.Passkey }},
 	{path: "features", in: inUse | inAnswer, from: "features", doc: "what this installation has not turned off", page: "what this installation has on: {}",
 		answer: "what this installation has not turned off", of: vocabFeature, set: func(g *given) []string { return g.Features }},
 }

@@ -21,7 +21,7 @@ func TestDocumentation(t *testing.T) {
 		return out
 	}
 	cedars, jsons := blocks("cedar"), blocks("json")
-	if len(cedars) != 6 || len(jsons) != 2 {
+	if len(cedars) != 7 || len(jsons) != 2 {
 		t.Fatalf("%d cedar and %d json blocks", len(cedars), len(jsons))
 	}
 	s, err := LoadFS(fstest.MapFS{"10-programs.cedar": {Data: []byte(cedars[0])}, "programs.test.json": {Data: []byte(jsons[0])}})
@@ -42,7 +42,7 @@ func TestDocumentation(t *testing.T) {
 	if d := s.Decide(r); d.Effect != Allow {
 		t.Errorf("allow_everything: %v", d.Effect)
 	}
-	// The recipe of "Who may say yes" comes after those of "Recipes".
+	// The recipes of "Who may say yes" come after those of "Recipes".
 	for _, text := range cedars[2:] {
 		if _, err := LoadFS(defaultWith(t, map[string]string{"50-local.cedar": text})); err != nil {
 			t.Errorf("recipe: %v\n%s", err, text)

@@ -103,6 +103,9 @@ func (a *Act) check() error {
 	if max(len(a.Principal), len(a.Subject), len(a.BootID)) > maxActText {
 		return fmt.Errorf("a text is longer than %d bytes", maxActText)
 	}
+	if err := a.checkSigned(); err != nil {
+		return err
+	}
 	return checkTime(a.Time)
 }
 

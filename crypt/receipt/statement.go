@@ -218,6 +218,9 @@ type Approval struct {
 	Grant     string       `json:"grant,omitempty"`
 	Pattern   canon.Digest `json:"pattern,omitzero"`
 	Approvers []string     `json:"approvers,omitempty"`
+	// Signed are the yeses that passkeys of those who gave them signed; none where the yes was
+	// given before, to a standing grant, whose act has them.
+	Signed []*call.SignedYes `json:"signed,omitempty"`
 }
 
 // Error is why a call did not run or did not end well.
@@ -352,6 +355,9 @@ func (p *Predicate) checkApproval() error {
 	}
 	if a := p.Approval; a != nil && ((a.Grant != "") != (a.Scope == "session" || a.Scope == "timed") || a.Grant == "" && !a.Pattern.IsZero()) {
 		return fmt.Errorf("an approval of scope %q with grant %q", clip(a.Scope), clip(a.Grant))
+	}
+	if p.Approval != nil {
+		return p.Approval.checkSigned()
 	}
 	return nil
 }

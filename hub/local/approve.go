@@ -3,6 +3,7 @@ package local
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"unicode/utf8"
@@ -53,7 +54,11 @@ func (h *Hub) resolveApproval(ctx context.Context, c hub.Caller, in hub.Resoluti
 		return hub.Approval{}, fault.New(fault.NotApproved, "not_approved", "answer approval", fmt.Errorf("the answer is to capsule %.80q", in.Answer.Capsule)).
 			WithHint("read it again")
 	}
-	if _, err := h.runs.Approvals().Resolve(ctx, in.ID, in.Version, answerer(c), reply(in.Answer)); err != nil {
+	r := reply(in.Answer)
+	if s := in.Signature; s != nil {
+		r.Signature = &approval.Signature{Credential: s.ID, Data: s.Data, Client: s.Client, Signature: s.Signature}
+	}
+	if _, err := h.runs.Approvals().Resolve(ctx, in.ID, in.Version, answerer(c), r); err != nil {
 		switch d := hub.DenialOf(err); {
 		case d != nil:
 			whose := "" // what would have to change tells of the call, too
@@ -100,53 +105,81 @@ func (h *Hub) judge(ctx context.Context, q approval.Question) (approval.Verdict,
 	if q.Against && h.sees(c, q.Subject.Requester) {
 		return approval.Yes, nil
 	}
-	verdict, d, err := h.word(ctx, &q)
-	if err != nil || verdict != approval.No {
-		return verdict, err
+	w, err := h.word(ctx, &q)
+	if err != nil || w.verdict != approval.No {
+		return w.verdict, err
+	}
+	hint := "an approver whom the policies permit must answer"
+	if w.passkey {
+		hint = "answer it in the console with a passkey: palyra console open"
+	}
+	if w.self {
+		err := approval.ErrSelf()
+		if w.passkey {
+			err = fault.New(fault.Denied, "self_approval", "answer approval", errPasskey).WithHint(hint)
+		}
+		return approval.No, err
 	}
 	asked, err := h.answerRequest(ctx, &q)
 	if err != nil {
 		return approval.No, err
 	}
-	return approval.No, fault.New(fault.Denied, d.Reason, "answer approval", &askedError{hub.DenialError{Denial: refusedBy(&d, "")}, asked}).
-		WithHint("an approver whom the policies permit must answer")
+	err = &askedError{hub.DenialError{Denial: refusedBy(&w.no, "")}, asked}
+	if w.passkey {
+		err = fmt.Errorf("%w: %w", errPasskey, err)
+	}
+	return approval.No, fault.New(fault.Denied, w.no.Reason, "answer approval", err).WithHint(hint)
 }
 
-// word is policy's verdict on an answer, with the decision if it is no.
-func (h *Hub) word(ctx context.Context, q *approval.Question) (approval.Verdict, policy.Decision, error) {
-	none := policy.Decision{}
+// errPasskey is in the error of a yes that would count if a passkey had signed it.
+var errPasskey = errors.New("this yes takes a passkey")
+
+// ruling is policy's word on an answer.
+type ruling struct {
+	verdict approval.Verdict
+	self    bool            // No, because the approver asked for the call
+	no      policy.Decision // No, because of it
+	passkey bool            // No, and signed by a passkey it would count, alone or with others'
+}
+
+// word returns policy's word on an answer.
+func (h *Hub) word(ctx context.Context, q *approval.Question) (ruling, error) {
 	r, err := h.answerRequest(ctx, q)
 	if err != nil {
-		return approval.No, none, err
+		return ruling{}, err
 	}
+	w := h.ruleOn(q, r)
+	if w.verdict == approval.No && !q.Use && !r.Context.Answer.Passkey {
+		r.Context.Answer.Passkey = true
+		w.passkey = h.ruleOn(q, r).verdict != approval.No
+	}
+	return w, nil
+}
+
+// ruleOn is word about r, which is how policy sees q.
+func (h *Hub) ruleOn(q *approval.Question, r policy.Request) ruling {
 	set := h.k.PolicySet()
 	if q.By.Principal == q.Subject.Requester && !h.cfg.AllowSelf {
 		self := r
 		self.Action = policy.ApprovalSelf
-		if d := set.Decide(self); d.Effect != policy.Allow {
-			return approval.No, none, approval.ErrSelf()
+		if set.Decide(self).Effect != policy.Allow {
+			return ruling{self: true}
 		}
 	}
 	d := set.Decide(r)
 	if d.Effect == policy.Allow {
-		return approval.Yes, none, nil
+		return ruling{verdict: approval.Yes}
 	}
 	if !q.Use { // would more people do?
 		more := r
-		for n := range int64(maxApprovers) {
-			if more.Context.Answer.Approvers = r.Context.Answer.Approvers + 1 + n; more.Context.Answer.Approvers > maxApprovers {
-				break
-			}
-			if set.Decide(more).Effect == policy.Allow {
-				return approval.More, none, nil
+		for n := r.Context.Answer.Approvers + 1; n <= policy.MaxApprovers; n++ {
+			if more.Context.Answer.Approvers = n; set.Decide(more).Effect == policy.Allow {
+				return ruling{verdict: approval.More}
 			}
 		}
 	}
-	return approval.No, d, nil
+	return ruling{no: d}
 }
-
-// maxApprovers bounds how many people a policy can ask for.
-const maxApprovers = 8
 
 // answerRequest returns a yes as policy sees it.
 func (h *Hub) answerRequest(ctx context.Context, q *approval.Question) (policy.Request, error) {
@@ -155,30 +188,12 @@ func (h *Hub) answerRequest(ctx context.Context, q *approval.Question) (policy.R
 		return policy.Request{}, err
 	}
 	who.Scopes = h.principal(q.By.Principal, q.By.Token).Scopes
-	call := &q.Request.Call
-	place := call.Workspace
-	if place == "" {
-		place = privateWorkspace
-	}
-	exe := policy.Executable{Path: call.Executable, Digest: call.Digest, System: call.System}
-	if call.Script != "" {
-		exe.Path, exe.Digest, exe.Interpreter = call.Script, call.ScriptDigest, call.Executable
-	}
-	return policy.Request{
-		Principal: who, Action: policy.ApprovalResolve, Resource: policy.Entity{Type: policy.TypeWorkspace, ID: place},
-		Context: policy.Context{
-			SessionID: q.Subject.Session, RunID: q.Subject.Run, DeviceID: q.By.Device, ChannelID: q.By.Surface,
-			Executable: exe, EgressHosts: call.EgressHosts, Capabilities: call.Capabilities, Tier: call.Tier,
-			Features: h.cfg.Features.On(),
-			Answer: policy.Answer{Tool: call.Tool, Requester: q.Subject.Requester, Approver: q.By.Principal, Scope: q.Scope,
-				Sensitive: call.Sensitive, Pattern: q.Pattern, Approvers: int64(len(q.Approvers))},
-		},
-	}, nil
+	return kernel.YesRequest(who, &q.Request.Call, policy.Context{
+		SessionID: q.Subject.Session, RunID: q.Subject.Run, DeviceID: q.By.Device, ChannelID: q.By.Surface, Features: h.cfg.Features.On(),
+		Answer: policy.Answer{Requester: q.Subject.Requester, Approver: q.By.Principal, Scope: q.Scope, Pattern: q.Pattern, Approvers: int64(len(q.Approvers)),
+			Passkey: q.Against || q.By.Passkey != "" && h.access.HasPasskey(q.By.Passkey)},
+	}), nil
 }
-
-// privateWorkspace names, for policy, the empty workspace of a call that has no
-// other.
-const privateWorkspace = "private"
 
 // recordApproval puts changes of grants into the journal.
 func (h *Hub) recordApproval(ctx context.Context, act, subject string, by approval.By, detail map[string]string) error {
@@ -217,8 +232,12 @@ func (h *Hub) previewApproval(ctx context.Context, c hub.Caller, in hub.PreviewQ
 		return hub.Preview{}, err
 	}
 	v := hub.Preview{Refused: []hub.PreviewCall{}, Text: "exactly the capsule " + asked.Capsule.String() + "\n"}
-	if _, err := h.judge(ctx, approval.Question{By: answerer(c), Subject: approval.Subject{Requester: this.Requester, Session: this.Session, Run: this.Run},
-		Request: &asked, Scope: cmp.Or(in.Answer.Scope, approval.ScopeOnce), Pattern: p != nil, Approvers: append(slices.Clone(this.Yes), c.User)}); err != nil {
+	_, err = h.judge(ctx, approval.Question{By: answerer(c), Subject: approval.Subject{Requester: this.Requester, Session: this.Session, Run: this.Run},
+		Request: &asked, Scope: cmp.Or(in.Answer.Scope, approval.ScopeOnce), Pattern: p != nil, Approvers: append(slices.Clone(this.Yes), c.User)})
+	switch {
+	case errors.Is(err, errPasskey):
+		v.Passkey = true
+	case err != nil:
 		v.Void = cmp.Or(fault.ReasonOf(err), "internal")
 	}
 	if p != nil {

@@ -27,12 +27,15 @@ type passkeys struct {
 	challenges *passkey.Challenges
 	using      sync.Mutex // held from a count's check until it's durable
 
+	// last are the digests of the newest answers' signatures, by passkey; guarded by using.
+	last map[string][32]byte
+
 	mu    sync.Mutex
 	fresh map[string]time.Time // by token, when its browser came by a code; guarded by mu
 }
 
 func newPasskeys() *passkeys {
-	return &passkeys{challenges: passkey.NewChallenges(), fresh: make(map[string]time.Time)}
+	return &passkeys{challenges: passkey.NewChallenges(), last: make(map[string][32]byte), fresh: make(map[string]time.Time)}
 }
 
 // came notes that a browser got its token by a code, and forgets those that did long ago.
@@ -153,10 +156,12 @@ func (h *Hub) usePasskey(ctx context.Context, nonce, user string, s hub.PasskeyS
 		}
 		return bad(err)
 	case !p.Halted.IsZero():
-		return bad(errors.New("there may be a copy of this passkey: revoke it, and add another"))
+		return bad(errHalted)
 	}
 	return p, h.access.UsePasskey(ctx, p.ID, count)
 }
+
+var errHalted = errors.New("there may be a copy of this passkey: revoke it, and add another")
 
 // mayAdd returns nil if the caller may add a passkey now.
 func (h *Hub) mayAdd(c hub.Caller) error {

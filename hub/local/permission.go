@@ -193,13 +193,19 @@ func (h *Hub) seesRequest(ctx context.Context, c hub.Caller, a *hub.Approval) bo
 	if h.sees(c, a.Requester) || c.User != "" && (c.User == a.Approver || slices.Contains(a.Yes, c.User)) {
 		return true
 	}
+	w, err := h.wordOn(ctx, c, a)
+	return err == nil && (w.verdict != approval.No || w.passkey)
+}
+
+// wordOn is policy's word on a yes of the caller's to this call alone. To a request that doesn't
+// wait it's no.
+func (h *Hub) wordOn(ctx context.Context, c hub.Caller, a *hub.Approval) (ruling, error) {
 	if a.State != hub.ApprovalPending || !h.holds(c, access.ApprovalResolve) {
-		return false
+		return ruling{}, nil
 	}
-	verdict, _, err := h.word(ctx, &approval.Question{By: answerer(c), Scope: approval.ScopeOnce, Approvers: append(slices.Clone(a.Yes), c.User),
+	return h.word(ctx, &approval.Question{By: answerer(c), Scope: approval.ScopeOnce, Approvers: append(slices.Clone(a.Yes), c.User),
 		Subject: approval.Subject{Run: a.Run, Session: a.Session, Step: a.Step, CallID: a.CallID, Requester: a.Requester},
 		Request: &approval.Request{Call: approval.Call(a.Card)}})
-	return err == nil && verdict != approval.No
 }
 
 // seesGrant reports whether the caller sees a standing grant.

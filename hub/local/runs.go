@@ -470,16 +470,25 @@ func (h *Hub) listApprovals(ctx context.Context, c hub.Caller, q hub.ApprovalQue
 	}
 }
 
-// approvalFor returns a request as the caller sees it.
 func (h *Hub) approvalFor(ctx context.Context, c hub.Caller, row *store.Approval) (hub.Approval, error) {
 	v, err := run.ApprovalOf(row)
 	if err == nil && v.State == hub.ApprovalPending {
 		v.Yes = h.runs.Approvals().Yes(v.ID)
 	}
-	if err == nil && !h.seesRequest(ctx, c, &v) {
-		v = reduced(&v)
+	if err == nil {
+		v = h.seenBy(ctx, c, v)
 	}
 	return v, err
+}
+
+// seenBy returns a request as the caller sees it.
+func (h *Hub) seenBy(ctx context.Context, c hub.Caller, v hub.Approval) hub.Approval {
+	if !h.seesRequest(ctx, c, &v) {
+		return reduced(&v)
+	}
+	w, err := h.wordOn(ctx, c, &v)
+	v.Passkey = err == nil && w.passkey
+	return v
 }
 
 func (h *Hub) getApproval(ctx context.Context, c hub.Caller, id string) (hub.Approval, error) {
@@ -489,8 +498,8 @@ func (h *Hub) getApproval(ctx context.Context, c hub.Caller, id string) (hub.App
 	}
 	defer release()
 	v, err := h.approval(ctx, id)
-	if err == nil && !h.seesRequest(ctx, c, &v) {
-		v = reduced(&v)
+	if err == nil {
+		v = h.seenBy(ctx, c, v)
 	}
 	return v, err
 }
