@@ -127,6 +127,9 @@ func approvalText(ap *hub.Approval) string {
 	if len(ap.Yes) > 0 {
 		l.row("yes", "of "+strings.Join(ap.Yes, ", "), "another person must, too")
 	}
+	if ap.Passkey {
+		l.row("passkey", "a yes takes yours, in the console:", "palyra console open")
+	}
 	return l.String() + front.Escape(strings.TrimRight(ap.Text, "\n")) + "\n"
 }
 

@@ -44,6 +44,7 @@ type fake struct {
 	doctor    hub.Doctor
 	fix       string // of every decision; "": no caller may read them
 	void      string // of every preview
+	passkey   bool   // so
 }
 
 // Do implements hub.Hub.
@@ -168,7 +169,7 @@ func (f *fake) resolveApproval(_ context.Context, _ hub.Caller, in hub.Resolutio
 }
 
 func (f *fake) previewApproval(_ context.Context, _ hub.Caller, _ hub.PreviewQuery) (hub.Preview, error) {
-	return hub.Preview{Void: f.void, Text: "the pattern\n", Looked: 9, Refused: []hub.PreviewCall{{Approval: "apr_0", State: "denied", Argv: []string{"x\x1b[2J"}}}}, nil
+	return hub.Preview{Void: f.void, Passkey: f.passkey, Text: "the pattern\n", Looked: 9, Refused: []hub.PreviewCall{{Approval: "apr_0", State: "denied", Argv: []string{"x\x1b[2J"}}}}, nil
 }
 
 func (f *fake) listGrants(context.Context, hub.Caller, hub.None) (hub.Page[hub.StandingGrant], error) {

@@ -296,6 +296,9 @@ func (a *app) askHere(ctx context.Context, h hub.Hub, id string) {
 	case v.Void != "":
 		waits(" by another person, since a yes of yours wouldn't count (%s)", v.Void)
 		return
+	case v.Passkey:
+		waits(" in the console, with a passkey (palyra console open)")
+		return
 	}
 	dev, err := terminal.Open(ctx, a.terminal)
 	if err != nil {

@@ -14,15 +14,18 @@ import (
 // is asked for digits.
 func TestAskHere(t *testing.T) {
 	for name, tt := range map[string]struct {
-		void, quiet, want string
+		void, quiet string
+		passkey     bool
+		want        string
 	}{
-		"no terminal":   {"", "", "palyra: waits for approval: palyra approvals show apr_1\n"},
-		"not to ask":    {"self_approval", "1", "palyra: waits for approval: palyra approvals show apr_1\n"},
-		"another's yes": {"self_approval", "", "palyra: waits for approval by another person, since a yes of yours wouldn't count (self_approval): palyra approvals show apr_1\n"},
+		"no terminal":   {"", "", false, "palyra: waits for approval: palyra approvals show apr_1\n"},
+		"not to ask":    {"self_approval", "1", false, "palyra: waits for approval: palyra approvals show apr_1\n"},
+		"a passkey's":   {"", "", true, "palyra: waits for approval in the console, with a passkey (palyra console open): palyra approvals show apr_1\n"},
+		"another's yes": {"self_approval", "", false, "palyra: waits for approval by another person, since a yes of yours wouldn't count (self_approval): palyra approvals show apr_1\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var said bytes.Buffer
-			f := &fake{void: tt.void, approvals: []hub.Approval{{ID: "apr_1", State: hub.ApprovalPending}}}
+			f := &fake{void: tt.void, passkey: tt.passkey, approvals: []hub.Approval{{ID: "apr_1", State: hub.ApprovalPending}}}
 			a := &app{stderr: &said, terminal: t.TempDir() + "/none", getenv: func(name string) string {
 				if name == "PALYRA_NO_INPUT" {
 					return tt.quiet

@@ -179,6 +179,84 @@ func signFrom(t *testing.T, ctx context.Context, h *house, origin, uid string) s
 	return string(out)
 }
 
+// TestPasskeyAnswer: a yes that policy wants a passkey for is given in the console alone, and by a
+// verified person; the run goes on, and its receipt verifies with the signature. Without a passkey,
+// and without scripts, the page says what to do.
+func TestPasskeyAnswer(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "policy")
+	h := newHouse(t, func(bin string) string {
+		if out, err := exec.Command(filepath.Join(bin, "palyra"), "policy", "init", dir).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		rule := `@id("passkey_for_programs") @untested("here")
+forbid (principal, action == Palyra::Action::"approval.resolve", resource)
+when { context.tool == "process.run" && context.scope == "once" } unless { context.passkey };
+`
+		if err := os.WriteFile(filepath.Join(dir, "60-passkey.cedar"), []byte(rule), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return "[policy]\ndir = \"" + dir + "\"\n"
+	})
+	ctx := browser(t)
+	verified := authenticator(t, ctx)
+	h.enter(ctx)
+	over := h.call("touch", "a")
+	do(t, ctx, see("touch"), click("article a"), see("A yes takes your passkey"), click("button.yes"), see("You have no passkey that can sign"), see("Add a passkey"))
+	addPasskey(t, ctx, h, "laptop")
+
+	list := h.palyra("approvals", "ls", "--json")
+	id, capsule := regexp.MustCompile(`apr_[0-9a-f]{32}`).FindString(list), regexp.MustCompile(`"capsule": ?"(sha256:[0-9a-f]{64})"`).FindStringSubmatch(list)
+	if id == "" || capsule == nil {
+		t.Fatalf("palyra approvals ls: %s", list)
+	}
+	if text := h.palyra("approvals", "show", id); !strings.Contains(text, "a yes takes yours") {
+		t.Errorf("palyra approvals show says nothing of a passkey: %s", text)
+	}
+	out, err := h.command("approvals", "approve", id, "--capsule", capsule[1]).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "takes a passkey") || !strings.Contains(string(out), "palyra console open") {
+		t.Errorf("palyra approvals approve: %v: %s", err, out)
+	}
+
+	do(t, ctx, goTo(h.url+"/console/questions"), click("article a"), see("A yes takes your passkey"), verified(false), click("button.yes"), until("#passkey-note", "No passkey was given"))
+	noScripts := send(emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+	do(t, ctx, noScripts, goTo(h.url+"/console/questions/"+id), click("button.yes"), see("This yes takes a passkey"), see("with scripts alone"))
+	do(t, ctx, send(emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{}), goTo(h.url+"/console/questions/"+id), see("A yes takes your passkey"))
+	select {
+	case status := <-over:
+		t.Fatalf("it ran without a passkey: %d", status)
+	default:
+	}
+	// A page that has another answer signed than the one that it sends.
+	do(t, ctx, verified(true), run(`document.querySelector('input[name=comment]').value = 'fine'`),
+		run(`(() => { const send = HTMLFormElement.prototype.submit; HTMLFormElement.prototype.submit = function () { this.elements.comment.value = 'another'; send.call(this); }; })()`),
+		click("button.yes"), see("client data for another challenge"))
+	do(t, ctx, goTo(h.url+"/console/questions/"+id), see("A yes takes your passkey"), run(keep), click("button.yes"), until(".said", "You said yes"))
+	if status := <-over; status != 0 {
+		t.Errorf("the call ended with %d", status)
+	}
+	if sent := get(t, ctx, js[string]("sessionStorage.sent")); !strings.Contains(sent, "signature=") {
+		t.Errorf("the form sent %q", sent)
+	}
+	do(t, ctx, goTo(h.url+"/console/runs"), click("main tbody a"), see("Receipt"), click(`main a[href^="/console/receipts/"]`), see("Verified by palyrad"), see("with the passkey psk_"))
+
+	// A yes that policy wants a passkey for in one scope alone: the page for it asks then.
+	over = h.call("touch", "b")
+	do(t, ctx, goTo(h.url+"/console/questions"), click("article a"), see("A yes takes your passkey"), click(`input[value=session]`), click("button.yes"), until(".said", "You said yes"))
+	if status := <-over; status != 0 {
+		t.Errorf("the call ended with %d", status)
+	}
+	over = h.call("touch", "c")
+	do(t, ctx, goTo(h.url+"/console/questions"), click("article a"), see("A yes takes your passkey"), run(`document.querySelector('form[data-signs]').removeAttribute('data-signs')`),
+		click("button.yes"), see("The signature is good for nothing else"), click("#passkey button"), until(".said", "You said yes"))
+	if status := <-over; status != 0 {
+		t.Errorf("the call ended with %d", status)
+	}
+	state := filepath.Join(filepath.Dir(h.config), "state")
+	if out, err := exec.Command(filepath.Join(h.bin, "palyra"), "journal", "verify", "--state", state).CombinedOutput(); err != nil {
+		t.Errorf("palyra journal verify: %v: %s", err, out)
+	}
+}
+
 // TestPasskeyPlaces: at an IP address, and without scripts, the page says how to get in.
 func TestPasskeyPlaces(t *testing.T) {
 	h := newHouse(t)

@@ -321,6 +321,9 @@ func (r *Rows) Approval(a *receipt.Approval) {
 	if !a.Pattern.IsZero() {
 		r.Add("", "of any call of the pattern %s", a.Pattern)
 	}
+	for _, s := range a.Signed {
+		r.Add("", "signed by %s with the passkey %s at %s", s.Statement.Approver, s.Passkey, s.Statement.Origin)
+	}
 }
 
 // plantedRows lists the files that a call left in wait in its workspace.

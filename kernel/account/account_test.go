@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"palyra/call"
 	"palyra/crypt/receipt"
 	"palyra/internal/canon"
 	"palyra/isolate/evidence"
@@ -21,9 +22,9 @@ var unshown = map[string]bool{
 	"Question.System":  true,                             // pinned says so of each file
 	"Approval.Capsule": true, "Approval.PolicySet": true, // a receipt with others doesn't verify
 	// It is one of Approvers, if there are any; see TestApprovalRows.
-	"Approval.Approver": true,
-	"Decision.Fix":      true,                  // palyra policy why
-	"Evidence":          true, "Planted": true, // rows of their own
+	"Approval.Approver": true, "Approval.Signed": true,
+	"Decision.Fix": true,                  // palyra policy why
+	"Evidence":     true, "Planted": true, // rows of their own
 }
 
 // TestEveryFieldIsShown: attest show prints every field of a statement that isn't in
@@ -119,6 +120,8 @@ func TestApprovalRows(t *testing.T) {
 		"approved by uid:0 on unix, scope once,":          {Answer: "approved", Approver: "uid:0", Surface: "unix", Scope: "once"},
 		"approved by uid:1, uid:2 on unix, scope once,":   {Answer: "approved", Approver: "uid:2", Approvers: []string{"uid:1", "uid:2"}, Surface: "unix", Scope: "once"},
 		"standing grant grt_1: no person may have looked": {Answer: "approved", Approver: "uid:0", Surface: "unix", Scope: "timed", Grant: "grt_1"},
+		"signed by uid:0 with the passkey psk_1 at http://localhost:7142": {Answer: "approved", Approver: "uid:0", Surface: "console", Scope: "once",
+			Signed: []*call.SignedYes{{Passkey: "psk_1", Statement: call.Yes{Approver: "uid:0", Origin: "http://localhost:7142"}}}},
 	} {
 		var r Rows
 		r.Approval(&a)

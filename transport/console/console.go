@@ -4,11 +4,11 @@
 //	api, err := httpapi.New(httpapi.Config{Hub: hub, Console: c})
 //
 // Pages are made here, whole, by html/template; a script of the console's own replaces a page's
-// main part when it has changed. Without scripts every page reads and every button works. A worker
-// keeps styles, scripts and a page for when palyrad doesn't answer in the browser, and no other
-// page. Nothing comes from another place: style, script and icon are in the binary, and the policy
-// of each answer (Content-Security-Policy) permits no others, no inline ones, no frames around a
-// page, and no text made into elements (Trusted Types).
+// main part when it has changed. Without scripts every page reads and every button works, but those
+// for passkeys. A worker keeps styles, scripts and a page for when palyrad doesn't answer in the
+// browser, and no other page. Nothing comes from another place: style, script and icon are in the
+// binary, and the policy of each answer (Content-Security-Policy) permits no others, no inline
+// ones, no frames around a page, and no text made into elements (Trusted Types).
 //
 // # Contract
 //

@@ -85,16 +85,21 @@ func (t *turn) passkeyForm() error {
 	q, err := t.c.cfg.Door.OfferPasskey(t.ctx, t.v.Caller)
 	switch {
 	case err == nil:
-		data.Ask = &q
-		for _, id := range q.Known {
-			data.Known = append(data.Known, base64.RawURLEncoding.EncodeToString(id))
-		}
+		data.Ask, data.Known = &q, textsOf(q.Known)
 	case fault.KindOf(err) == fault.Denied || fault.KindOf(err) == fault.Unsupported:
 		data.Why = err.Error()
 	default:
 		return err
 	}
 	return t.showStill("passkey", "Add a passkey", data)
+}
+
+// textsOf spells ids of credentials as scripts read them.
+func textsOf(ids [][]byte) (all []string) {
+	for _, id := range ids {
+		all = append(all, base64.RawURLEncoding.EncodeToString(id))
+	}
+	return all
 }
 
 func (t *turn) addPasskey() error {

@@ -2,6 +2,7 @@ package console
 
 import (
 	"errors"
+	"net/url"
 	"strconv"
 	"time"
 
@@ -81,10 +82,44 @@ func (t *turn) answer() error {
 	default:
 		return fault.New(fault.Usage, "invalid_input", op, errors.New("the form has neither yes nor no"))
 	}
-	if _, err := ask(t, hub.ResolveApproval, hub.Resolution{ID: t.words[1], Version: version, Answer: a}); err != nil {
+	r := hub.Resolution{ID: t.words[1], Version: version, Answer: a}
+	if a.Approve {
+		if shown, err := t.signature(&r); err != nil || shown {
+			return err
+		}
+	}
+	if _, err := ask(t, hub.ResolveApproval, r); err != nil {
 		return err
 	}
 	return t.see("questions", did)
+}
+
+// signature puts the form's signature over a yes into r, or shows the page that asks for one. That
+// page has the answer in a form of its own: it's what is signed, and what is sent with it.
+func (t *turn) signature(r *hub.Resolution) (shown bool, err error) {
+	f := t.v.Form
+	if f.Has("signature") {
+		r.Signature = new(hub.PasskeySignature)
+		return false, fields(f, map[string]*[]byte{"id": &r.Signature.ID, "data": &r.Signature.Data, "client": &r.Signature.Client, "signature": &r.Signature.Signature})
+	}
+	q, err := t.c.cfg.Door.AskAnswer(t.ctx, t.v.Caller, *r)
+	if err != nil || q == nil {
+		return false, err
+	}
+	return true, t.showStill("sign", "Sign a yes", struct {
+		hub.Resolution
+		Ask    *hub.PasskeyRequest
+		Known  []string
+		Fields []struct{ Name, Value string }
+	}{*r, q, textsOf(q.Known), formOf(f, "version", "capsule", "answer", "scope", "for", "uses", "comment")})
+}
+
+// formOf returns fields of a form, to stand in another one.
+func formOf(f url.Values, names ...string) (all []struct{ Name, Value string }) {
+	for _, n := range names {
+		all = append(all, struct{ Name, Value string }{n, f.Get(n)})
+	}
+	return all
 }
 
 func (t *turn) revokeGrant() error {

@@ -1,29 +1,42 @@
-// Signs in with a passkey, or makes one: the form's data say which, and its fields take what the
-// authenticator gives.
+// Signs in with a passkey, makes one, or signs a yes: the form's data say which, and its fields take
+// what the authenticator gives.
 const form = document.querySelector('#passkey');
-const note = document.querySelector('#passkey-note');
 
 const encode = (b) => btoa(String.fromCharCode(...new Uint8Array(b ?? []))).replaceAll('+', '-').replaceAll('/', '_').replaceAll('=', '');
 const decode = (t) => Uint8Array.from(atob(t.replaceAll('-', '+').replaceAll('_', '/')), (c) => c.charCodeAt(0));
 
-// ask gets a challenge, in a form such as this one: each is good once, for two minutes.
-function ask() {
+function say(text) {
+  const note = document.querySelector('#passkey-note');
+  if (note) note.textContent = text;
+}
+
+// load gets a page as a document.
+function load(method, address, body) {
   return new Promise((resolve, reject) => {
     const x = new XMLHttpRequest();
-    x.open('GET', form.dataset.ask);
+    x.open(method, address);
     x.responseType = 'document';
-    x.onload = () => {
-      const q = x.response?.querySelector('#passkey')?.dataset;
-      if (q?.challenge) resolve(q); else reject(new Error('palyrad has no challenge for this page now: reload it.'));
-    };
+    x.onload = () => resolve(x);
     x.onerror = x.ontimeout = () => reject(new Error('palyrad doesn’t answer.'));
     x.timeout = 15000;
-    x.send();
+    x.send(body);
   });
 }
 
+// ask gets a challenge, in a form such as this one: each is good once, for two minutes. That of a yes
+// follows from the yes, and is there.
+async function ask() {
+  if (!form.dataset.ask) return form.dataset;
+  const q = (await load('GET', form.dataset.ask)).response?.querySelector('#passkey')?.dataset;
+  if (!q?.challenge) throw new Error('palyrad has no challenge for this page now: reload it.');
+  return q;
+}
+
+const credentials = (ids) => (ids ?? '').split(' ').filter(Boolean).map((id) => ({ type: 'public-key', id: decode(id) }));
+
 async function sign(q) {
-  const c = await navigator.credentials.get({ publicKey: { challenge: decode(q.challenge), rpId: q.rp, userVerification: 'required', timeout: 60000 } });
+  const c = await navigator.credentials.get({ publicKey: {
+    challenge: decode(q.challenge), rpId: q.rp, allowCredentials: credentials(q.known), userVerification: 'required', timeout: 60000 } });
   const r = c.response;
   return { id: c.rawId, data: r.authenticatorData, client: r.clientDataJSON, signature: r.signature, user: r.userHandle };
 }
@@ -35,7 +48,7 @@ async function make(q) {
     user: { id: decode(q.user), name: q.name, displayName: q.name },
     pubKeyCredParams: [{ type: 'public-key', alg: -7 }],
     authenticatorSelection: { residentKey: 'required', requireResidentKey: true, userVerification: 'required' },
-    excludeCredentials: q.known.split(' ').filter(Boolean).map((id) => ({ type: 'public-key', id: decode(id) })),
+    excludeCredentials: credentials(q.known),
     attestation: 'none',
     timeout: 60000,
   } });
@@ -52,19 +65,25 @@ function why(e) {
   return e.message;
 }
 
+function fill(to, got) {
+  for (const [name, value] of Object.entries(got)) {
+    if (to.elements[name]) to.elements[name].value = encode(value);
+  }
+}
+
 form?.addEventListener('submit', async (event) => {
   event.preventDefault();
   const button = form.querySelector('button');
   button.disabled = true;
-  note.textContent = '';
+  say('');
   try {
     const q = await ask();
     const got = await (q.user ? make : sign)(q);
-    form.elements.challenge.value = q.challenge;
-    for (const [name, value] of Object.entries(got)) form.elements[name].value = encode(value);
+    if (form.elements.challenge) form.elements.challenge.value = q.challenge;
+    fill(form, got);
     form.submit();
   } catch (e) {
-    note.textContent = why(e);
+    say(why(e));
   }
   button.disabled = false;
 });
@@ -73,3 +92,31 @@ if (form && window.PublicKeyCredential) {
   const here = location.origin === form.dataset.origin;
   (here ? form : document.querySelector('#elsewhere')).hidden = false;
 }
+
+// A yes that takes a passkey is signed at once: palyrad answers the form with a page whose form has
+// the same answer and its challenge. Without a signature that page is shown, and says more.
+document.addEventListener('submit', async (event) => {
+  const from = event.target, yes = event.submitter;
+  if (!from.matches('form[data-signs]') || yes?.value !== 'yes' || !window.PublicKeyCredential) return;
+  event.preventDefault();
+  const body = new URLSearchParams(new FormData(from, yes));
+  say('');
+  try {
+    const x = await load('POST', from.action, body);
+    const next = x.response?.querySelector('#passkey');
+    if (x.responseURL !== from.action) { // taken without one
+      location.assign(x.responseURL);
+      return;
+    }
+    if (next?.dataset.origin !== location.origin) {
+      from.removeAttribute('data-signs');
+      from.requestSubmit(yes);
+      return;
+    }
+    fill(next, await sign(next.dataset));
+    document.body.append(document.adoptNode(next));
+    next.submit();
+  } catch (e) {
+    say(why(e));
+  }
+});
