@@ -380,6 +380,9 @@ func (h *Hub) Resolve(ctx context.Context, id string, version int64, by By, r Re
 		if len(names) > 1 {
 			end.Detail = strings.TrimSpace("yes of " + strings.Join(names, ", ") + ". " + r.Comment)
 		}
+		if len(signed) > 0 {
+			end.Detail = strings.TrimSpace("signed with " + passkeysOf(signed) + ". " + end.Detail)
+		}
 	}
 	if g != nil {
 		h.shelf.reserve(g)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"palyra/call"
 	"palyra/internal/canon"
@@ -63,6 +64,15 @@ func signatureOf(all []*call.SignedYes, approver string) *call.SignedYes {
 		}
 	}
 	return nil
+}
+
+// passkeysOf names the passkeys that signed.
+func passkeysOf(all []*call.SignedYes) string {
+	var ids []string
+	for _, s := range all {
+		ids = append(ids, s.Passkey)
+	}
+	return strings.Join(ids, ", ")
 }
 
 // MaxSigned bounds a signed yes as JSON, in bytes: an entry of the journal must take it.

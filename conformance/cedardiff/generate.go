@@ -161,7 +161,7 @@ func (g *generator) authority(id, principal string) string {
 	} else {
 		b.WriteString(pick(g, `action == Palyra::Action::"approval.resolve"`, `action in [Palyra::Action::"approval.resolve", Palyra::Action::"approval.self"]`) + ", " +
 			pick(g, `resource`, `resource == Palyra::Workspace::"r1"`, `resource is Palyra::Workspace`) + ")")
-		held = append(held, `context.requester == context.approver`, `context.approvers >= 2`, `context.approved`)
+		held = append(held, `context.requester == context.approver`, `context.approvers >= 2`, `context.passkey`, `context.approved`)
 		about = "Answer"
 	}
 	said := func() string {

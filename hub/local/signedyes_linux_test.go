@@ -94,7 +94,7 @@ func TestSignedYes(t *testing.T) {
 		}
 	}
 	a, err := h.resolve(c, good)
-	if err != nil || a.State != hub.ApprovalApproved || a.Surface != hub.SurfaceConsole {
+	if err != nil || a.State != hub.ApprovalApproved || a.Surface != hub.SurfaceConsole || a.Detail != "signed with "+p.ID+". fine" {
 		t.Fatalf("%+v, %v", a, err)
 	}
 	r = h.ended(alice, r.ID)
