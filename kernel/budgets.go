@@ -135,6 +135,11 @@ func (k *Kernel) sealAside(ctx context.Context, who *Caller, p Proposal, stdin i
 		return nil, nil, err
 	}
 	m, err := aside(ctx, place, "seal call", func() (m made, err error) {
+		defer func() {
+			if m.s == nil && p.tool != nil && p.tool.Effect != nil {
+				p.tool.Effect.Close()
+			}
+		}()
 		k.step("sealing")
 		if err := k.checkHoldsNone(who, &p); err != nil { // before a tool works on its input
 			return m, err
@@ -170,6 +175,9 @@ func (k *Kernel) sealAside(ctx context.Context, who *Caller, p Proposal, stdin i
 				m.s.close()
 				m.s = nil
 			}
+		}
+		if p.tool != nil {
+			p.tool.Stdin = nil // sealed; a question may wait for long
 		}
 		m.p = p
 		return m, err

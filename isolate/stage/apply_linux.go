@@ -36,7 +36,7 @@ const (
 // Prepare reads the layer's changes with their content. Every change must be one that can be
 // applied.
 func (l *Layer) Prepare(ctx context.Context) (*Effect, error) {
-	list, err := l.Read(ctx, Limits{})
+	list, err := l.Read(ctx, l.Limits)
 	if err != nil {
 		return nil, err
 	}
@@ -63,28 +63,12 @@ func (l *Layer) Prepare(ctx context.Context) (*Effect, error) {
 
 // PrepareUndo reads the list that takes back what was applied last, with its content.
 func (l *Layer) PrepareUndo(ctx context.Context) (*Effect, error) {
-	was, err := l.record(appliedFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fault.New(fault.NotFound, "not_found", fmt.Sprintf("undo layer %q", l.Name), errors.New("nothing was applied from it")).
-			WithHint("palyra changes apply " + l.Name + " applies its changes")
-	}
+	list, was, err := l.undo()
 	if err != nil {
 		return nil, err
 	}
 	kept := filepath.Join(l.path, keptPrefix+was.ID)
-	e := &Effect{List: inverse(&was.List), Lines: -1, Source: l.Source}
-	err = l.within(func(_, workspace *os.File) (err error) {
-		e.List.Git, err = inverseGit(was.List.Git, workspace, func() ([]byte, error) {
-			return durable.ReadPrivate(filepath.Join(kept, keptIndex), toolproto.MaxApplied)
-		})
-		return err
-	})
-	if err != nil {
-		if fault.ReasonOf(err) == "" {
-			err = fault.New(fault.Unavailable, "io_error", fmt.Sprintf("undo layer %q", l.Name), err)
-		}
-		return nil, err
-	}
+	e := &Effect{List: list, Lines: -1, Source: l.Source}
 	numbers := make(map[string]int)
 	for i, c := range was.List.Changes {
 		numbers[c.Path] = i
@@ -104,6 +88,37 @@ func (l *Layer) PrepareUndo(ctx context.Context) (*Effect, error) {
 	return e, nil
 }
 
+// Undo reads the list that takes back what was applied last, fault.NotFound if nothing was.
+func (l *Layer) Undo() (*List, error) {
+	list, _, err := l.undo()
+	return list, err
+}
+
+func (l *Layer) undo() (*List, *Record, error) {
+	was, err := l.record(appliedFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, fault.New(fault.NotFound, "not_found", fmt.Sprintf("undo layer %q", l.Name), errors.New("nothing was applied from it")).
+			WithHint("palyra changes apply " + l.Name + " applies its changes")
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	list := inverse(&was.List)
+	err = l.within(func(_, workspace *os.File) (err error) {
+		list.Git, err = inverseGit(was.List.Git, workspace, l.Limits, func() ([]byte, error) {
+			return durable.ReadPrivate(filepath.Join(l.path, keptPrefix+was.ID, keptIndex), toolproto.MaxApplied)
+		})
+		return err
+	})
+	if err != nil {
+		if fault.ReasonOf(err) == "" {
+			err = fault.New(fault.Unavailable, "io_error", fmt.Sprintf("undo layer %q", l.Name), err)
+		}
+		return nil, nil, err
+	}
+	return list, was, nil
+}
+
 // pack makes the payload.
 func (e *Effect) pack(tool string, content func(c *Change, i int) ([]byte, error)) error {
 	line, err := e.List.canonical()
@@ -112,6 +127,7 @@ func (e *Effect) pack(tool string, content func(c *Change, i int) ([]byte, error
 	}
 	e.Record = Record{Version: Version, ID: rand.Text(), Tool: tool, Digest: canon.Sum(line), List: e.List.plain()}
 	var b bytes.Buffer
+	b.Grow(e.size(len(line)))
 	b.Write(line)
 	b.WriteByte('\n')
 	for i := range e.List.Changes {
@@ -128,6 +144,20 @@ func (e *Effect) pack(tool string, content func(c *Change, i int) ([]byte, error
 	b.Write(e.List.Git.payload())
 	e.Payload = b.Bytes()
 	return nil
+}
+
+// size returns how long the payload is at most, behind a list of so many bytes.
+func (e *Effect) size(list int) int {
+	n := int64(list + 1)
+	for i := range e.List.Changes {
+		if c := e.List.Changes[i].New; c != nil && c.Type == File {
+			n += c.Size
+		}
+	}
+	if g := e.List.Git; !g.empty() {
+		n += int64(len(g.packed) + len(g.index) + len(g.pack))
+	}
+	return int(min(n, 2*toolproto.MaxApplied))
 }
 
 // contentBeneath reads a file that the list describes.
@@ -244,7 +274,7 @@ func (l *Layer) write(file string, r *Record) error {
 // the content that it replaces. The layer must still hold exactly this list.
 func (l *Layer) Begin(ctx context.Context, e *Effect) error {
 	if e.Record.Tool == toolproto.ChangesApply {
-		list, err := l.Read(ctx, Limits{})
+		list, err := l.Read(ctx, l.Limits)
 		if err != nil {
 			return err
 		}

@@ -623,11 +623,11 @@ func hostIndex(workspace *os.File) ([]byte, error) {
 
 // inverseGit returns what takes a list's git part back. The objects stay: others may have come to
 // need them, and git removes them if no one does.
-func inverseGit(was *toolproto.GitChanges, workspace *os.File, index func() ([]byte, error)) (*Git, error) {
+func inverseGit(was *toolproto.GitChanges, workspace *os.File, limits Limits, index func() ([]byte, error)) (*Git, error) {
 	if was == nil {
 		return nil, nil
 	}
-	r := &reader{ctx: context.Background(), left: Limits{}.orDefaults(), made: time.Now(), buf: make([]byte, 16<<10)}
+	r := &reader{ctx: context.Background(), left: limits.orDefaults(), made: time.Now(), buf: make([]byte, 16<<10)}
 	host, _, err := r.repos(-1, int(workspace.Fd()))
 	if err != nil {
 		return nil, err

@@ -41,6 +41,9 @@ const (
 // it holds as long as either of them uses the layer.
 type Layer struct {
 	Info
+	// Limits bound what Prepare, PrepareUndo, Undo and Begin read.
+	Limits Limits
+
 	dir  *os.File
 	path string
 

@@ -10,7 +10,10 @@ import (
 )
 
 // Layer is a layer that this process has locked. Here there are none.
-type Layer struct{ Info }
+type Layer struct {
+	Info
+	Limits Limits
+}
 
 // Take needs overlayfs, which is Linux's.
 func Take(string, string, Source, fs.FileMode) (*Layer, error) {
@@ -79,6 +82,9 @@ func (l *Layer) Prepare(context.Context) (*Effect, error) { return nil, unsuppor
 func (l *Layer) PrepareUndo(context.Context) (*Effect, error) {
 	return nil, unsupported("read a layer")
 }
+
+// Undo reads the list that takes back what was applied last.
+func (l *Layer) Undo() (*List, error) { return nil, unsupported("read a layer") }
 
 // Begin records that a list is about to be brought to the workspace.
 func (l *Layer) Begin(context.Context, *Effect) error { return unsupported("use a layer") }

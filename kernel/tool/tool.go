@@ -71,6 +71,9 @@ type Config struct {
 	// State is the state directory, whose layers the tools for changes are about. Default:
 	// none, and these tools aren't in the table.
 	State string
+	// ChangesBeside says that these tools work for calls alone that have a [BesideChanges], and for
+	// layers over Workspaces. Default: for each call, and each layer.
+	ChangesBeside bool
 	// Vault is the vault that the tools for secrets work on. Default: none, and these tools
 	// aren't in the table.
 	Vault *Vault
