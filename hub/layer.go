@@ -12,6 +12,8 @@ const (
 	LayerChanged = "changed"
 	LayerEmpty   = "empty"
 	LayerDamaged = "damaged"
+	// LayerUnfinished: bringing its changes to the workspace was interrupted.
+	LayerUnfinished = "unfinished"
 )
 
 // Layer has what the calls of a session wrote to a staged workspace. It goes with its session,
@@ -39,7 +41,42 @@ type LayerChanges struct {
 	Digest  canon.Digest  `json:"digest"`  // of the list; see docs/formats/layer.md
 	Changes []LayerChange `json:"changes"` // never null; sorted by path
 	Git     *LayerGit     `json:"git,omitempty"`
+	Undo    *LayerUndo    `json:"undo,omitempty"` // what takes back the list that was applied last, if one was
 }
+
+// LayerUndo is a list that takes back what was applied or undone last.
+type LayerUndo struct {
+	Digest  string        `json:"digest"`           // "": it can't be taken back
+	Reason  string        `json:"reason,omitempty"` // why it can't, a code
+	Error   string        `json:"error,omitempty"`  // so too
+	Changes []LayerChange `json:"changes"`          // never null; sorted by path
+	Git     *LayerGit     `json:"git,omitempty"`
+}
+
+// LayerList names a layer and the list of changes that its caller has seen.
+type LayerList struct {
+	Layer         string `json:"layer" in:"path"`
+	LayerListBody `in:"body"`
+}
+
+// LayerListBody says which list it is.
+type LayerListBody struct {
+	Digest string `json:"digest" doc:"of the list that was seen, as getLayer has it"`
+}
+
+// Bringing layers to their workspaces. Each begins a run of one call in a session of its own, which
+// is decided, asked about where policy says so, and attested as any other.
+var (
+	// ApplyLayer doesn't wait for the run, which another list ends with "changed".
+	ApplyLayer = define[LayerList, Run]("layers.applyLayer", "POST /layers/{layer}/apply", "layer.apply",
+		"Bring what a layer changes to its workspace", Operation{Doc: "All of it or nothing, by one call of changes.apply in a run of its own, for which the answer " +
+			"doesn't wait. Another list than the digest's ends the run: changed.", Status: 202, Effect: Begins})
+	UndoLayer = define[LayerList, Run]("layers.undoLayer", "POST /layers/{layer}/undo", "layer.apply",
+		"Take back what was applied from a layer last", Operation{Doc: "By one call of changes.undo, as applyLayer does. The digest is that of undo.", Status: 202, Effect: Begins})
+	// RecoverLayer doesn't need the digest: the list was decided about before.
+	RecoverLayer = define[string, Run]("layers.recoverLayer", "POST /layers/{layer}/recover", "layer.apply",
+		"End an apply that was interrupted", Operation{Doc: "Whole, or as if it had never been, by one call of changes.recover.", Status: 202, Effect: Begins})
+)
 
 // LayerGit is what a layer changes in the repository at the top of its workspace.
 type LayerGit struct {

@@ -262,7 +262,7 @@ func Operations() []*Operation {
 	return append([]*Operation{
 		CreateSession.Operation, ListSessions.Operation, GetSession.Operation, EndSession.Operation,
 		StartRun.Operation, ListRuns.Operation, GetRun.Operation, CancelRun.Operation, ReadTape.Operation, ReadOutput.Operation, GetArtifact.Operation, Call.Operation, ListTools.Operation, FindFolders.Operation,
-		ListLayers.Operation, GetLayer.Operation, GetPatch.Operation, DiscardLayer.Operation,
+		ListLayers.Operation, GetLayer.Operation, GetPatch.Operation, DiscardLayer.Operation, ApplyLayer.Operation, UndoLayer.Operation, RecoverLayer.Operation,
 		ListServers.Operation, AddServer.Operation, GetServer.Operation, InspectServer.Operation, AcceptServer.Operation, RemoveServer.Operation, ListServerTools.Operation,
 		ListApprovals.Operation, GetApproval.Operation, ResolveApproval.Operation, PreviewApproval.Operation, ListGrants.Operation, RevokeGrant.Operation,
 		GetPolicy.Operation, ListPolicySets.Operation, GetPolicySet.Operation, ExplainPolicy.Operation, TestPolicy.Operation, GetDecision.Operation, ExportDecision.Operation, DiffPolicy.Operation, Reload.Operation,

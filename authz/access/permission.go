@@ -34,6 +34,9 @@ const (
 	// workspaces.
 	WorkspaceManage Permission = "workspace.manage"
 	VaultManage     Permission = "vault.manage" // the vault; say yes to what is given secrets
+	// LayerApply: bring what is in a layer to its workspace, and take it back. It's for people: a
+	// token has it only if it was made with it.
+	LayerApply Permission = "layer.apply"
 )
 
 // TrustOperate, WorkspaceManage and VaultManage guard yeses, too: the built-in policies ask for
@@ -72,6 +75,7 @@ var table = [...]struct {
 	{BackupManage, Owner},
 	{WorkspaceManage, Admin},
 	{VaultManage, Admin},
+	{LayerApply, Operator},
 }
 
 // rank orders roles: 0 is none.

@@ -130,7 +130,8 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 }
 
 func toolConfig(cfg *config.Config, c *core) tool.Config {
-	t := tool.Config{Program: c.toolPath, Fetch: c.fetchPath, Workspaces: make(map[string]tool.Workspace), Artifacts: shelf{c.store}, Processes: c.processes}
+	t := tool.Config{Program: c.toolPath, Fetch: c.fetchPath, Workspaces: make(map[string]tool.Workspace), Artifacts: shelf{c.store}, Processes: c.processes,
+		State: cfg.State.Dir, ChangesBeside: true}
 	for name, w := range cfg.Workspaces {
 		t.Workspaces[name] = tool.Workspace{Path: w.Path, ReadOnly: w.ReadOnly, Staged: w.Staged, Network: w.Network, Declared: declared(w),
 			Limits: isolate.Limits{Wall: w.Timeout.Std(), CPU: w.CPU.Std(), Memory: int64(w.Memory), PIDs: w.PIDs}}

@@ -169,8 +169,8 @@ func (d *daemon) settings() []hub.Setting {
 func tools(t *tool.Table) []hub.Tool {
 	var out []hub.Tool
 	for _, i := range t.List() {
-		if row, ok := builtin.Find(i.Name); ok && row.Vault {
-			continue // the vault has operations of its own
+		if row, ok := builtin.Find(i.Name); ok && (row.Vault || row.Access.Layered()) {
+			continue // the vault and layers have operations of their own
 		}
 		limits, err := json.Marshal(i.Limits)
 		if err != nil {

@@ -645,11 +645,11 @@ func TestBackgroundLayer(t *testing.T) {
 		if v, err := hub.GetLayer.Do(t.Context(), h, c, st.Layer); err == nil {
 			d = v.Digest.String()
 		}
-		r, err := hub.Call.Do(t.Context(), h, h.owner, hub.NewCall{Tool: toolproto.ChangesApply, Input: json.RawMessage(`{"layer":"` + st.Layer + `","digest":"` + d + `"}`)})
+		r, err := hub.ApplyLayer.Do(t.Context(), h, h.owner, hub.LayerList{Layer: st.Layer, LayerListBody: hub.LayerListBody{Digest: d}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return r
+		return h.ended(h.owner, r.ID)
 	}
 	if _, err := hub.GetLayer.Do(t.Context(), h, c, st.Layer); fault.ReasonOf(err) != "locked" || !strings.Contains(fault.HintOf(err), id) {
 		t.Errorf("read: %v, hint %q", err, fault.HintOf(err))

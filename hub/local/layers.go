@@ -15,6 +15,7 @@ import (
 	"palyra/hub"
 	"palyra/hub/run"
 	"palyra/hub/store"
+	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/internal/ident"
 	"palyra/isolate/stage"
@@ -197,7 +198,7 @@ func (l *layers) busy(name string) bool {
 	if err == nil {
 		s.Close()
 	}
-	return fault.KindOf(err) == fault.Busy
+	return fault.KindOf(err) == fault.Busy && !errors.Is(err, fault.ErrApplyUnfinished)
 }
 
 // unseen stands for a layer that doesn't let its size be seen: what a call may add by default.
@@ -226,7 +227,7 @@ func (l *layers) measureOne(name string, alone bool) {
 		return // damaged, or in use: as it was
 	}
 	defer s.Close()
-	if s.Empty() && s.Remove() == nil {
+	if s.Empty() && !s.Applied() && s.Remove() == nil {
 		l.forget(name)
 		return
 	}
@@ -372,6 +373,9 @@ func (h *Hub) layerOperations() []hub.Entry {
 		hub.GetLayer.By(h.getLayer),
 		hub.GetPatch.By(h.getPatch),
 		hub.DiscardLayer.By(h.discardLayer),
+		hub.ApplyLayer.By(h.applyLayer),
+		hub.UndoLayer.By(h.undoLayer),
+		hub.RecoverLayer.By(h.recoverLayer),
 	}
 }
 
@@ -422,6 +426,10 @@ func (l *layers) describe(name string) (v hub.Layer, ok bool) {
 	}
 	defer release()
 	s, err := stage.Open(l.state(), name)
+	if errors.Is(err, fault.ErrApplyUnfinished) {
+		v.State = hub.LayerUnfinished
+		return v, true
+	}
 	switch fault.KindOf(err) {
 	case fault.Busy:
 		return v, true
@@ -439,19 +447,28 @@ func (l *layers) describe(name string) (v hub.Layer, ok bool) {
 	return v, true
 }
 
+// seenLayer returns what is known of a layer that the caller sees.
+func (h *Hub) seenLayer(c hub.Caller, op, name string) (layerFacts, error) {
+	h.layers.mu.Lock()
+	k, ok := h.layers.known[name]
+	h.layers.mu.Unlock()
+	if !ok || k.session == "" || !h.sees(c, k.principal) {
+		return k, fault.New(fault.NotFound, "not_found", op, stage.ErrNoLayer).WithHint("palyra changes ls --socket lists palyrad's layers")
+	}
+	return k, nil
+}
+
 // layer takes the layers of the session of a layer that the caller sees.
 func (h *Hub) layer(c hub.Caller, name string) (k layerFacts, release func(), err error) {
 	op := fmt.Sprintf("use layer %q", name)
 	if err := stage.CheckName(name); err != nil {
 		return k, nil, err
 	}
-	h.layers.mu.Lock()
-	k, ok := h.layers.known[name]
-	h.layers.mu.Unlock()
-	if !ok || k.session == "" || !h.sees(c, k.principal) {
-		return k, nil, fault.New(fault.NotFound, "not_found", op, stage.ErrNoLayer).WithHint("palyra changes ls --socket lists palyrad's layers")
+	if k, err = h.seenLayer(c, op, name); err != nil {
+		return k, nil, err
 	}
-	if release, ok = h.layers.take(k.session); !ok {
+	release, ok := h.layers.take(k.session)
+	if !ok {
 		return k, nil, fault.New(fault.Busy, "locked", op, errors.New("a call of its session is under way")).WithHint(h.busyHint(k.session))
 	}
 	return k, release, nil
@@ -520,18 +537,51 @@ func (h *Hub) getLayer(ctx context.Context, c hub.Caller, name string) (v hub.La
 		if s.Empty() {
 			v.Layer.State = hub.LayerEmpty
 		}
-		for _, c := range list.Changes {
-			x := hub.LayerChange{Path: c.Path, Kind: c.Kind, Old: (*hub.LayerNode)(c.Old), New: (*hub.LayerNode)(c.New), Stale: c.Stale}
-			for _, m := range c.Marks {
-				x.Marks = append(x.Marks, hub.LayerMark(m))
-			}
-			v.Changes = append(v.Changes, x)
-		}
-		v.Git = layerGit(list.GitView())
+		v.Changes, v.Git = layerChanges(list), layerGit(list.GitView())
+		v.Undo = layerUndo(s)
 		v.Digest, err = list.Digest()
 		return err
 	})
+	if errors.Is(err, fault.ErrApplyUnfinished) {
+		if l, ok := h.layers.describe(name); ok {
+			return hub.LayerChanges{Layer: l, Version: stage.Version, Changes: []hub.LayerChange{}}, nil
+		}
+	}
 	return v, err
+}
+
+// layerChanges returns a list's changes as clients see them.
+func layerChanges(list *stage.List) []hub.LayerChange {
+	out := make([]hub.LayerChange, 0, len(list.Changes))
+	for _, c := range list.Changes {
+		x := hub.LayerChange{Path: c.Path, Kind: c.Kind, Old: (*hub.LayerNode)(c.Old), New: (*hub.LayerNode)(c.New), Stale: c.Stale}
+		for _, m := range c.Marks {
+			x.Marks = append(x.Marks, hub.LayerMark(m))
+		}
+		out = append(out, x)
+	}
+	return out
+}
+
+// layerUndo returns what takes back the last apply, nil if there was none.
+func layerUndo(s *stage.Layer) *hub.LayerUndo {
+	s.Limits = layerLimits
+	list, err := s.Undo()
+	if fault.KindOf(err) == fault.NotFound {
+		return nil
+	}
+	v := &hub.LayerUndo{Changes: []hub.LayerChange{}}
+	if err == nil {
+		var d canon.Digest
+		d, err = list.Digest()
+		v.Digest = d.String()
+	}
+	if err != nil {
+		v.Digest, v.Reason, v.Error = "", fault.ReasonOf(err), err.Error()
+		return v
+	}
+	v.Changes, v.Git = layerChanges(list), layerGit(list.GitView())
+	return v
 }
 
 // layerGit returns a repository's changes as clients see them.

@@ -49,6 +49,9 @@ func TestMain(m *testing.M) {
 	if spec := os.Getenv(asVictim); spec != "" {
 		os.Exit(beVictim(spec))
 	}
+	if spec := os.Getenv(asApplier); spec != "" {
+		os.Exit(beApplier(spec))
+	}
 	code := m.Run()
 	if dir, err := binaries(); err == nil && os.Getenv("PALYRA_TEST_BIN") == "" {
 		os.RemoveAll(dir)

@@ -109,6 +109,9 @@ func (h *Hub) needTool(c hub.Caller, name string) error {
 		// Before a person is asked: no one would get what the call reveals.
 		return fault.New(fault.Usage, "invalid_input", "call tool "+name, errors.New("the vault has operations of its own")).
 			WithHint("palyra help vault")
+	case toolproto.ChangesApply, toolproto.ChangesUndo, toolproto.ChangesRecover:
+		return fault.New(fault.Usage, "invalid_input", "call tool "+name, errors.New("layers have operations of their own")).
+			WithHint("a person applies changes: palyra help changes apply, or the console")
 	case toolproto.ArtifactRead:
 		all = append(all, access.ArtifactRead)
 	case toolproto.ProcessList, toolproto.ProcessStatus:

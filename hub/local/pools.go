@@ -18,6 +18,7 @@ type pools struct {
 	explain *budget.Pool // questions of how a call would be decided
 	proofs  *budget.Pool // receipts, entries and proofs of the journal that are made, artifacts that are hashed: they need a processor
 	layers  *budget.Pool // layers that are read: what their programs put there may take long, and every other answer needs a place among proofs
+	applies *budget.Pool // calls that bring layers to their workspaces, each of which holds its list while a question waits
 	probe   *budget.Pool // examinations of the host
 	secrets *budget.Pool // bytes of values that requests bring or get
 }
@@ -30,13 +31,14 @@ func newPools() *pools {
 		explain: budget.New(budget.Limits{Name: "explain", Total: 5, Each: 2, Reserve: 1, Line: 64}),
 		proofs:  budget.New(budget.Limits{Name: "proofs", Total: 1 + processors, Each: max(1, processors/2), Reserve: 1, Line: 256}),
 		layers:  budget.New(budget.Limits{Name: "layers", Total: 2, Each: 1, Reserve: 1, Line: 64}),
+		applies: budget.New(budget.Limits{Name: "applies", Total: 5, Each: 2, Reserve: 1}),
 		probe:   budget.New(budget.Limits{Name: "probe", Total: 1, Line: 64}),
 		secrets: vaultBudget(),
 	}
 }
 
 func (p *pools) all() []budget.Account {
-	return []budget.Account{p.reads, p.policy, p.explain, p.proofs, p.layers, p.probe, p.secrets}
+	return []budget.Account{p.reads, p.policy, p.explain, p.proofs, p.layers, p.applies, p.probe, p.secrets}
 }
 
 // errStopped is the cause of a ctx that a stop has ended.

@@ -208,6 +208,10 @@ func TestEveryMethod(t *testing.T) {
 			if got := must[hub.LayerPatch](t)(hub.GetPatch.Do(ctx, c, nobody, hub.PatchQuery{Layer: apitest.Layer})); string(got.Patch) != "diff\xff\n" {
 				t.Errorf("patch %q", got.Patch)
 			}
+			list := hub.LayerList{Layer: apitest.Layer, LayerListBody: hub.LayerListBody{Digest: "sha256:" + strings.Repeat("0", 64)}}
+			must[hub.Run](t)(hub.ApplyLayer.Do(ctx, c, nobody, list))
+			must[hub.Run](t)(hub.UndoLayer.Do(ctx, c, nobody, list))
+			must[hub.Run](t)(hub.RecoverLayer.Do(ctx, c, nobody, apitest.Layer))
 			must[hub.None](t)(hub.DiscardLayer.Do(ctx, c, nobody, apitest.Layer))
 			must[hub.Session](t)(hub.EndSession.Do(ctx, c, nobody, hub.SessionChange{ID: s.ID, Version: 1}))
 		})

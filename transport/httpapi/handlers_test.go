@@ -58,6 +58,12 @@ func TestEveryOperation(t *testing.T) {
 	ask(404, get, "/api/v1/layers/none", "")
 	ask(400, get, "/api/v1/layers/A_B", "")
 	ask(200, get, "/api/v1/layers/"+apitest.Layer+"/patch?files=binary", "")
+	list := `{"digest":"sha256:` + strings.Repeat("0", 64) + `"}`
+	ask(202, post, "/api/v1/layers/"+apitest.Layer+"/apply", list)
+	ask(400, post, "/api/v1/layers/"+apitest.Layer+"/apply", `{"digest":""}`)
+	ask(404, post, "/api/v1/layers/none/apply", list)
+	ask(202, post, "/api/v1/layers/"+apitest.Layer+"/undo", list)
+	ask(202, post, "/api/v1/layers/"+apitest.Layer+"/recover", "")
 	ask(204, http.MethodDelete, "/api/v1/layers/"+apitest.Layer, "")
 	ap := r.hub.Ask(run.ID)
 	ask(200, get, "/api/v1/approvals?state=pending", "")

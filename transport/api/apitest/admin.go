@@ -57,6 +57,17 @@ func (h *Hub) discardLayer(_ context.Context, _ hub.Caller, name string) (hub.No
 	return hub.None{}, noLayer(name)
 }
 
+func (h *Hub) applyLayer(_ context.Context, c hub.Caller, in hub.LayerList) (hub.Run, error) {
+	if in.Digest == "" {
+		return hub.Run{}, fault.New(fault.Usage, "invalid_input", "apply layer", nil)
+	}
+	return h.recoverLayer(nil, c, in.Layer)
+}
+
+func (h *Hub) recoverLayer(_ context.Context, c hub.Caller, name string) (hub.Run, error) {
+	return hub.Run{ID: ident.New(ident.Run), Principal: c.User, State: hub.RunPending, Created: time.Now()}, noLayer(name)
+}
+
 func (h *Hub) explainPolicy(_ context.Context, _ hub.Caller, n hub.NewCall) (hub.Explanation, error) {
 	return hub.Explanation{Effect: "allow", Reason: n.Tool, Traces: []hub.PolicyTrace{{Policy: hub.Policy{ID: "p", Effect: "permit"}}}}, nil
 }
