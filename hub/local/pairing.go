@@ -100,6 +100,7 @@ func (p *pairings) do(by hub.Caller, f func(all *pair.Hub, now time.Time)) {
 	}
 	close(p.changed)
 	p.changed = make(chan struct{})
+	p.h.notices.note(hub.TopicAccess) // which no commit tells: a pairing is of this process
 }
 
 // write puts what has happened into the journal. What can't be written waits for the next time.

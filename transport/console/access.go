@@ -25,13 +25,18 @@ func (t *turn) access() error {
 	if err != nil {
 		return err
 	}
+	pairings, err := may(t, hub.ListPairings, hub.None{})
+	if err != nil {
+		return err
+	}
 	return t.show("access", "Access", struct {
 		Tokens   *hub.Page[hub.Token]
 		Members  *hub.Page[hub.Member]
 		Devices  *hub.Page[hub.Device]
 		Passkeys *hub.Page[hub.Passkey]
+		Pairings *hub.Page[hub.Pairing]
 		Origin   string
-	}{tokens, members, devices, passkeys, t.c.cfg.Door.PasskeyOrigin()})
+	}{tokens, members, devices, passkeys, pairings, t.c.cfg.Door.PasskeyOrigin()})
 }
 
 func (t *turn) revokeToken() error {

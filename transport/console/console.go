@@ -445,6 +445,8 @@ var said = map[string]string{
 	"discarded": "The layer is removed.",
 	"revoked":   "The token is revoked.",
 	"added":     "The passkey is added.",
+	"paired":    "The device is paired when it has its certificate.",
+	"unpaired":  "The pairing is refused.",
 	"removed":   "The passkey is revoked, and its member’s other browsers have left.",
 	"ended":     "The grant is revoked.",
 	"reloaded":  "The policies are read again.",
