@@ -11,6 +11,7 @@ import (
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
+	"palyra/cmd/internal/qr"
 	"palyra/hub"
 	"palyra/internal/fault"
 )
@@ -65,6 +66,9 @@ func (a *app) consoleOpen(ctx context.Context, inv *command.Invocation) (*result
 	if window && !near {
 		return nil, noWindow("other machines reach the console's address, and other users could read its code in the browser's arguments")
 	}
+	if inv.Has("qr") && !inv.Has("json") {
+		return qrOf(c, near)
+	}
 	if !near || inv.Has("json") || inv.Has("print") || !desktop {
 		return text(front.Document{"console": c}, "%s\n", c.URL), nil
 	}
@@ -79,4 +83,18 @@ func (a *app) consoleOpen(ctx context.Context, inv *command.Invocation) (*result
 		return nil, fmt.Errorf("%s: %w", program, err)
 	}
 	return &result{streamed: true}, nil
+}
+
+// qrOf shows the console's address to a phone.
+func qrOf(c hub.ConsoleCode, near bool) (*result, error) {
+	const op = "show QR code"
+	if near {
+		return nil, fault.New(fault.Unavailable, "not_ready", op, errors.New("the console is at localhost, which no other machine reaches")).
+			WithHint("listen.http at an address that the phone reaches, with listen.tls_cert and listen.tls_key")
+	}
+	code, err := qr.Encode(c.URL)
+	if err != nil {
+		return nil, fault.New(fault.Usage, "too_large", op, err)
+	}
+	return text(front.Document{"console": c}, "%s%s\n", code, c.URL), nil
 }

@@ -318,7 +318,8 @@ func TestPasskeyTLS(t *testing.T) {
 	h := newHouse(t)
 	h.url = strings.Replace(h.url, "http://localhost", "https://"+name, 1)
 	sum := sha256.Sum256(spki)
-	ctx := browser(t, chromedp.Flag("ignore-certificate-errors-spki-list", base64.StdEncoding.EncodeToString(sum[:])))
+	trust := chromedp.Flag("ignore-certificate-errors-spki-list", base64.StdEncoding.EncodeToString(sum[:]))
+	ctx := browser(t, trust)
 	authenticator(t, ctx)
 	if at := h.palyra("console", "open", "--print"); !strings.HasPrefix(at, h.url+"/enter?code=") {
 		t.Fatalf("the console is at %.60s, want %s", at, h.url)
@@ -327,4 +328,21 @@ func TestPasskeyTLS(t *testing.T) {
 	addPasskey(t, ctx, h, "laptop")
 	do(t, ctx, click(leave), shown(signIn), click(signIn), shown("nav"))
 	do(t, ctx, goTo(strings.Replace(h.url, name, "localhost", 1)), shown("#elsewhere a"))
+
+	// A phone reads the code, gets a passkey of its own and answers.
+	phone := browser(t, trust)
+	authenticator(t, phone)
+	lines := strings.Split(h.palyra("console", "open", "--qr"), "\n")
+	at := lines[len(lines)-1]
+	if !strings.HasPrefix(at, h.url+"/enter?code=") || len(lines) < 20 || !strings.Contains(lines[4], "█") {
+		t.Fatalf("the QR code is\n%s", strings.Join(lines, "\n"))
+	}
+	do(t, phone, chromedp.EmulateViewport(360, 800), goTo(at), click("main button"), shown("nav"))
+	addPasskey(t, phone, h, "phone")
+	over := h.call("touch", "a")
+	do(t, phone, goTo(h.url+"/console/questions"), click("article a"), see("May this run?"), click("button.yes"), until(".said", "You said yes"))
+	if status := <-over; status != 0 {
+		t.Errorf("the call ended with %d", status)
+	}
+	do(t, phone, click(leave), shown(signIn), click(signIn), shown("nav"))
 }

@@ -36,4 +36,9 @@ func TestAppWindow(t *testing.T) {
 			}
 		}
 	}
+	cmd := h.command("console", "open", "--qr")
+	out, err := cmd.CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "no other machine reaches") || !strings.Contains(string(out), "hint: listen.http") || strings.Contains(string(out), "code=") {
+		t.Errorf("a QR code of localhost: %v\n%s", err, out)
+	}
 }

@@ -114,6 +114,7 @@ gets a token of yours for 12 hours, or 2 without a click; palyra token ls lists
 it as console. There it can add a passkey, and come back without a code. At the
 socket alone.`,
 			Flags: []command.Flag{{Name: "print", Help: "only print the address"},
+				{Name: "qr", Help: "and as a QR code, for a phone: where the console\nis reached over TLS"},
 				{Name: "app", Help: "open a window of its own, by Chromium, Chrome or\nEdge"}},
 			Examples: []command.Example{{Line: "palyra console open", Does: "then answer questions there"}}},
 	}
