@@ -205,7 +205,18 @@ func (c *chromium) picture(file string) error {
 	return os.WriteFile(file, r.Data, 0o644)
 }
 
-// inBrowser has a person answer a question on the console's page, with the mouse.
+// authenticator gives the page a passkey holder of software, whose person is there and verified.
+func (c *chromium) authenticator() error {
+	err := c.ask("WebAuthn.enable", map[string]any{}, nil)
+	if err == nil {
+		err = c.ask("WebAuthn.addVirtualAuthenticator", map[string]any{"options": map[string]any{"protocol": "ctap2", "transport": "internal",
+			"hasResidentKey": true, "hasUserVerification": true, "automaticPresenceSimulation": true, "isUserVerified": true}}, nil)
+	}
+	return err
+}
+
+// inBrowser has a person add a passkey on the console's page and answer a question with it, by the
+// mouse.
 func (p *daemon) inBrowser(ctx context.Context, path string, ask *request) error {
 	ctx, cancel := context.WithTimeout(ctx, 25*time.Second)
 	defer cancel()
@@ -214,19 +225,36 @@ func (p *daemon) inBrowser(ctx context.Context, path string, ask *request) error
 		return err
 	}
 	defer c.close()
+	if err := c.authenticator(); err != nil {
+		return err
+	}
 	argv := []string{p.palyra, "console", "open", "--print", "--socket", p.socket}
 	fmt.Fprintf(p.out, "     # %s\n", p.spell(argv))
 	r := p.quiet(ctx, argv...) // its address has a code
 	if r.status != 0 {
 		return errors.New(r.stderr)
 	}
-	question := "/console/questions/" + ask.ID
-	yes := fmt.Sprintf("form[action=%q] button.yes", question)
 	if err := c.goTo(strings.TrimSpace(r.stdout)); err != nil {
 		return err
 	}
-	fmt.Fprintln(p.out, "       (the person clicks Enter, the question, and Yes, run it)")
-	for _, selector := range []string{`form[action="/enter"] button`, fmt.Sprintf("a[href=%q]", question)} {
+	fmt.Fprintln(p.out, "       (the person clicks Enter, adds a passkey, and clicks the question and Yes, with a passkey)")
+	question := "/console/questions/" + ask.ID
+	yes := fmt.Sprintf("form[action=%q] button.yes", question)
+	for _, selector := range []string{`form[action="/enter"] button`, `a[href="/console/access"]`, `a[href="/console/access/passkey"]`, "input[name=name]"} {
+		if err := c.click(ctx, selector); err != nil {
+			return err
+		}
+	}
+	if err := c.ask("Input.insertText", map[string]any{"text": "this machine"}, nil); err != nil {
+		return err
+	}
+	if err := c.click(ctx, "#passkey button"); err != nil {
+		return err
+	}
+	if _, err := c.shown(ctx, ".said"); err != nil { // it's added
+		return err
+	}
+	for _, selector := range []string{`a[href="/console/questions"]`, fmt.Sprintf("a[href=%q]", question)} {
 		if err := c.click(ctx, selector); err != nil {
 			return err
 		}

@@ -25,6 +25,7 @@ type daemon struct {
 	socket   string
 	identity string        // file with the identity that opens its vault
 	url      string        // of the HTTP listener; "" if there is none
+	policies string        // directory
 	peer     string        // URL of the listener for devices
 	notify   *net.UnixConn // where palyrad says READY=1, as it would to systemd
 	process  *exec.Cmd
@@ -115,12 +116,13 @@ func (p *daemon) configure() (string, error) {
 		return "", err
 	}
 	p.url = "http://" + at
+	p.policies = filepath.Join(p.demo.dir, "etc", "policy")
+	err = os.CopyFS(p.policies, policy.DefaultFS())
+	lines := fmt.Sprintf("listen.http = %q\npolicy.dir = %q\n", at, p.policies)
 	if secondUser() {
-		return fmt.Sprintf("listen.socket_group = \"%d\"\nlisten.http = %q\n", agent, at), nil
+		return fmt.Sprintf("%slisten.socket_group = \"%d\"\n", lines, agent), err
 	}
-	dir := filepath.Join(p.demo.dir, "etc", "policy")
-	err = errors.Join(os.CopyFS(dir, policy.DefaultFS()), os.WriteFile(filepath.Join(dir, "50-demo.cedar"), []byte(ownAgent), 0o644))
-	return fmt.Sprintf("listen.http = %q\npolicy.dir = %q\n", at, dir), err
+	return lines, errors.Join(err, os.WriteFile(filepath.Join(p.policies, "50-demo.cedar"), []byte(ownAgent), 0o644))
 }
 
 // start starts palyrad and returns when it says that it is ready.

@@ -63,25 +63,86 @@ func (p *daemon) people(ctx context.Context) {
 	p.escalation(ctx)
 }
 
-// console has a question answered in a browser if one is installed, and at the socket otherwise.
+// byPasskey is the policy that the demo adds where a browser can answer.
+const byPasskey = `@id("writes_by_passkey")
+@untested("the demo's own")
+forbid (principal, action == Palyra::Action::"approval.resolve", resource)
+when { context.tool == "fs.write_file" }
+unless { context.passkey };
+`
+
+// console has a question answered in a browser if one is installed, with a passkey, which policy
+// then wants; and at the socket otherwise.
 func (p *daemon) console(ctx context.Context) {
+	path := findChromium()
+	if path != "" {
+		rule := filepath.Join(p.policies, "60-passkey.cedar")
+		defer func() {
+			p.expect(os.Remove(rule) == nil && p.reload(ctx), "the rule is taken back")
+		}()
+		if err := os.WriteFile(rule, []byte(byPasskey), 0o644); err != nil || !p.reload(ctx) {
+			p.expect(false, "the owner has policy want a passkey for the next yes: %v", err)
+			return
+		}
+		fmt.Fprintln(p.out, "     (from here on policy wants a passkey's signature for a yes to a write)")
+	}
 	call, stderr := p.waiting(ctx, "fourth.txt")
 	ask := p.pending(ctx)
 	if call == nil || ask == nil {
 		p.expect(false, "a request waits: %s", stderr)
 		return
 	}
-	where, began := "on the console's page, in Chromium,", time.Now()
-	if path := findChromium(); path == "" {
-		fmt.Fprintln(p.out, "     answering in a browser is NOT shown: Chromium is not installed (apt install chromium)")
+	where, began := "on the console's page, in Chromium, signed by a passkey,", time.Now()
+	if path == "" {
+		fmt.Fprintln(p.out, "     answering in a browser with a passkey is NOT shown: Chromium is not installed (apt install chromium)")
 		where = "at the socket"
 		p.ctl(ctx, "#", "approvals", "approve", "--socket", p.socket, "--capsule", ask.Capsule, ask.ID)
-	} else if err := p.inBrowser(ctx, path, ask); err != nil {
-		p.expect(false, "a person answers %s without an error: %v", where, err)
-		p.quiet(ctx, p.palyra, "approvals", "deny", "--socket", p.socket, ask.ID) // ends the call
+	} else {
+		r := p.ctl(ctx, "#", "approvals", "approve", "--socket", p.socket, "--capsule", ask.Capsule, ask.ID)
+		p.expect(r.status != 0 && strings.Contains(r.stderr, "takes a passkey"), "the owner's yes at the socket is refused, and says where it counts (status %d)", r.status)
+		if err := p.inBrowser(ctx, path, ask); err != nil {
+			p.expect(false, "a person answers %s without an error: %v", where, err)
+			p.quiet(ctx, p.palyra, "approvals", "deny", "--socket", p.socket, ask.ID) // ends the call
+		}
 	}
 	err := call.Wait()
 	p.expect(status(err) == 0 && p.wrote("fourth.txt"), "a yes %s releases the run that waited (status %d, %.1f s)", where, status(err), time.Since(began).Seconds())
+	if path != "" {
+		p.signedYes(ctx, ask.ID)
+	}
+}
+
+// signedYes has a stranger verify the receipt of a call whose yes a passkey signed.
+func (p *daemon) signedYes(ctx context.Context, ask string) {
+	var asked struct{ Approval struct{ Run, Detail string } }
+	var made struct {
+		Run struct {
+			Steps []struct {
+				Index uint64 `json:"log_index"`
+			}
+		}
+	}
+	err := p.fields(ctx, &asked, "approvals", "show", ask)
+	if err == nil {
+		err = p.fields(ctx, &made, "runs", "show", asked.Approval.Run)
+	}
+	if err != nil || len(made.Run.Steps) != 1 {
+		p.expect(false, "the run that waited is told of: %v", err)
+		return
+	}
+	file := p.receipt("daemon-passkey")
+	r := p.ctl(ctx, "#", "attest", "get", "--socket", p.socket, "--out", file, fmt.Sprint(made.Run.Steps[0].Index))
+	p.expect(r.status == 0, "its receipt is fetched (status %d)", r.status)
+	r = p.ctl(ctx, "$", "attest", "verify", "--trust", filepath.Join(p.dir, "trust"), file)
+	p.expect(r.status == 0, "and verifies, with the passkey's signature in it (status %d)", r.status)
+	r = p.quiet(ctx, p.palyra, "attest", "show", file)
+	p.expect(strings.HasPrefix(asked.Approval.Detail, "signed with psk_") && strings.Contains(r.stdout, "with the passkey "+strings.Fields(strings.TrimRight(asked.Approval.Detail, "."))[2]),
+		"it names the passkey that the request's record names")
+}
+
+// reload has palyrad read its policies again.
+func (p *daemon) reload(ctx context.Context) bool {
+	return p.quiet(ctx, p.palyra, "policy", "reload", "--socket", p.socket).status == 0
 }
 
 // secondMember makes another user of the host an admin, and the agent.
