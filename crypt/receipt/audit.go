@@ -46,11 +46,12 @@ type intent struct {
 // Audit checks a whole journal and everything in it: the log itself
 // (journal.Check), that every leaf is the record of the envelope kept beside
 // it, every signature, every statement, and that results belong to intents: to
-// an earlier one, of the same call, run and capsule, which has no other result. It follows the
-// rotations in the journal from the oldest key of t, which may be older than they are, and holds
-// them to those that t knows. An
-// error is fault.Integrity and names the first entry that is wrong. Orphans and
-// bad outcomes are no errors.
+// an earlier one, of the same call, run and capsule, which has no other result.
+// A signed yes is of a passkey that the journal has as its approver's. Audit
+// follows the rotations in the journal from the oldest key of t, which may be
+// older than they are, and holds them to those that t knows. An error is
+// fault.Integrity and names the first entry that is wrong. Orphans and bad
+// outcomes are no errors.
 func Audit(dir string, t *Trust) (*AuditReport, error) {
 	jr, keys, err := checkLog(dir, t)
 	if err != nil {
@@ -61,7 +62,7 @@ func Audit(dir string, t *Trust) (*AuditReport, error) {
 		return nil, err
 	}
 	defer r.Close()
-	a := &auditor{r: r, t: t.first(), known: t, intents: make(map[uint64]*intent),
+	a := &auditor{r: r, t: t.first(), known: t, intents: make(map[uint64]*intent), members: make(members),
 		rep: &AuditReport{Journal: jr, Outcomes: make(map[string]int), Orphans: []Orphan{}}}
 	// Entries that a running writer appended since the check are for next time.
 	for rec, err := range r.Entries(0, jr.Size) {
@@ -159,6 +160,7 @@ type auditor struct {
 	rep     *AuditReport
 	intents map[uint64]*intent
 	order   []uint64
+	members members
 }
 
 func (a *auditor) entry(rec *journal.Record) error {
@@ -200,7 +202,17 @@ func (a *auditor) entry(rec *journal.Record) error {
 	}
 	if act != nil {
 		a.rep.Acts++
-		return nil
+		a.members.note(act)
+		yes, err := act.signedYes()
+		if yes != nil {
+			err = a.members.check(yes)
+		}
+		return err
+	}
+	if yes := s.Predicate.Approval; yes != nil {
+		if err := a.members.check(yes.Signed...); err != nil {
+			return err
+		}
 	}
 	return a.pair(s, rec.Index)
 }

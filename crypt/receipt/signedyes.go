@@ -40,23 +40,62 @@ func (a *Approval) checkSigned() error {
 	return nil
 }
 
-// checkSigned holds the signed yes in an act that is a person's to the act.
-func (a *Act) checkSigned() error {
+// signedYes returns the signed yes in an act that is a person's, nil if there is none.
+func (a *Act) signedYes() (*call.SignedYes, error) {
 	text, ok := a.Detail["signed"]
-	about := map[string]string{"approval.grant": a.Detail["approval"], "approval.concur": a.Subject}[a.Act]
-	if !ok || about == "" {
-		return nil
+	if !ok || a.Act != actGrant && a.Act != actConcur {
+		return nil, nil
 	}
-	var s call.SignedYes
-	if err := canon.Decode([]byte(text), &s, canon.Limits{Bytes: maxActText, Depth: 4}); err != nil {
-		return fmt.Errorf("signed yes: %w", err)
+	s := new(call.SignedYes)
+	if err := canon.Decode([]byte(text), s, canon.Limits{Bytes: maxActText, Depth: 4}); err != nil {
+		return nil, fmt.Errorf("signed yes: %w", err)
+	}
+	return s, nil
+}
+
+// Acts of people who say yes, and of passkeys.
+const (
+	actGrant  = "approval.grant"
+	actConcur = "approval.concur"
+	actAdd    = "passkey.add"
+)
+
+// checkSigned holds the signed yes in an act to the act.
+func (a *Act) checkSigned() error {
+	s, err := a.signedYes()
+	if s == nil {
+		return err
+	}
+	about := a.Subject
+	if a.Act == actGrant {
+		about = a.Detail["approval"]
 	}
 	st := &s.Statement
 	if capsule := a.Detail["capsule"]; st.Approval != about || st.Approver != a.Principal || st.Scope != a.Detail["scope"] || capsule != "" && st.Capsule.String() != capsule ||
-		a.Act == "approval.grant" && patternOf(st) != a.Detail["pattern"] {
+		a.Act == actGrant && patternOf(st) != a.Detail["pattern"] {
 		return errors.New("the signed yes is to another question, or reaches less far")
 	}
-	return passkey.VerifyYes(&s)
+	return passkey.VerifyYes(s)
+}
+
+// members are the members of an audited journal whose passkeys are in it, by the key's digest.
+type members map[string]string
+
+// note remembers the passkey that an act adds.
+func (m members) note(a *Act) {
+	if a.Act == actAdd {
+		m[a.Detail["key"]] = a.Detail["principal"]
+	}
+}
+
+// check holds signed yeses to it: a passkey counts once the journal has it.
+func (m members) check(all ...*call.SignedYes) error {
+	for _, s := range all {
+		if who, ok := m[canon.Sum(s.Key).String()]; !ok || who != s.Statement.Approver {
+			return fmt.Errorf("a yes of %q is signed by a passkey that the journal doesn't have as theirs", clip(s.Statement.Approver))
+		}
+	}
+	return nil
 }
 
 func patternOf(y *call.Yes) string {

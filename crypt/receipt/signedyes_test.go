@@ -60,6 +60,42 @@ func TestSignedYes(t *testing.T) {
 	}
 }
 
+// TestSignedYesAudit: the journal must have had the passkey as the approver's before.
+func TestSignedYesAudit(t *testing.T) {
+	yes := signedYes(t, same)
+	grant := act()
+	grant.Act, grant.Subject, grant.Principal = "approval.concur", "apr_1", "uid:1"
+	b, err := json.Marshal(yes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	grant.Detail = map[string]string{"scope": "once", "signed": string(b)}
+	for what, x := range map[string]struct {
+		principal string
+		key       []byte
+		why       string
+	}{
+		"theirs":    {"uid:1", yes.Key, ""},
+		"another's": {"uid:2", yes.Key, "as theirs"},
+		"another":   {"uid:1", signedYes(t, same).Key, "as theirs"},
+	} {
+		for _, inAct := range []bool{false, true} {
+			w := newWorld(t)
+			add := act()
+			add.Act, add.Subject, add.Detail = "passkey.add", "psk_1", map[string]string{"principal": x.principal, "key": canon.Sum(x.key).String()}
+			w.logAct(t, add)
+			if inAct {
+				w.logAct(t, grant)
+			} else {
+				w.intent(t, approvedBy(yes))
+			}
+			if _, err := Audit(w.journalDir(), w.t); (err != nil) != (x.why != "") || err != nil && !strings.Contains(err.Error(), x.why) {
+				t.Errorf("%s: %v, want an error with %q", what, err, x.why)
+			}
+		}
+	}
+}
+
 // TestSignedYesRefused: neither a receipt nor an act is made of, or verifies with, a signed yes to
 // something else.
 func TestSignedYesRefused(t *testing.T) {
