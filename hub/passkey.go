@@ -49,9 +49,12 @@ type PasskeyMade struct {
 
 // PasskeySignature is a signature of a passkey, as WebAuthn gives it.
 type PasskeySignature struct {
-	Challenge                   []byte
-	ID, Data, Client, Signature []byte
-	User                        []byte // the handle
+	Challenge []byte `json:"challenge,omitempty"` // of signing in
+	ID        []byte `json:"id"`
+	Data      []byte `json:"data"`
+	Client    []byte `json:"client"`
+	Signature []byte `json:"signature"`
+	User      []byte `json:"user,omitempty"` // the handle, of signing in
 }
 
 // PasskeyDoor lets browsers in by passkeys of members.
