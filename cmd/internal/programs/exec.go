@@ -29,11 +29,11 @@ var (
 	FlagLayer   = command.Flag{Name: "layer", Arg: "NAME", Help: "the layer of a staged workspace (default: a new one)"}
 	FlagSecret  = command.Flag{Name: "secret", Arg: "NAME=REF", Help: "a secret of the vault, such as token=vault://global/t,\nwhich CMD reads in the file /run/secrets/NAME; policy\ndecides about each (vault.expose); may be given more\nthan once; tier c", Repeat: true}
 
-	FlagEgress = command.Flag{Name: "egress", Arg: "HOST[:PORT]", Help: "a host that CMD may reach, such as packages.example:443\n(the port if none is given) or *.cdn.example:443; or\n@LIST, the hosts of a list of the policy directory; every\nother stays out of reach; may be given more than once;\ntier c", Repeat: true}
+	FlagEgress = command.Flag{Name: "egress", Arg: "HOST[:PORT]", Help: "a host that CMD may reach, such as packages.example:443\n(the port if none is given) or *.cdn.example:443, with\nrate:10/s behind it if its connections are bounded; or\n@LIST, the hosts of a list of the policy directory; every\nother stays out of reach; may be given more than once;\ntier c", Repeat: true}
 
 	FlagInspect = command.Flag{Name: "inspect", Arg: "RULE", Help: "requests that pass, such as 'GET,HEAD packages.example'\nor packages.example:443/simple/; palyra-egress reads the\nconnections to such a host and refuses other requests;\nmay be given more than once; tier c", Repeat: true}
 
-	FlagEgressSecret = command.Flag{Name: "egress-secret", Arg: "USE", Help: "a secret that goes into requests and that CMD can't\nread, such as 'TOKEN=vault://global/npm\nheader:authorization packages.example': $TOKEN is a\nplaceholder; policy decides about each (vault.use); may\nbe given more than once; tier c", Repeat: true}
+	FlagEgressSecret = command.Flag{Name: "egress-secret", Arg: "USE", Help: "a secret that goes into requests and that CMD can't\nread, such as 'TOKEN=vault://global/npm\nheader:authorization packages.example': $TOKEN is a\nplaceholder; policy decides about each (vault.use); keep\nat its end lets files have it; may be given more than\nonce; tier c", Repeat: true}
 
 	FlagVaultKey        = command.Flag{Name: "key", Arg: "FILE", Help: "identity that opens the vault, and sealed signing\nkeys (default: where the vault's folder says that it\nis kept, else $XDG_CONFIG_HOME/palyra/vault.key or\n~/.config/palyra/vault.key)"}
 	FlagVaultPassphrase = command.Flag{Name: "passphrase", Arg: "FILE", Help: "file with a passphrase that opens it instead; one\nnewline at its end isn't part of it"}
