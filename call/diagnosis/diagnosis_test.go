@@ -90,6 +90,8 @@ func TestOf(t *testing.T) {
 		{"ssh's key of a known host", with(wrote("git@b.example: Permission denied (publickey)."), func(s *Seen) { s.Hosts = []string{"b.example:443"} }), "no_ssh_key guess", "https://b.example/"},
 		{"git's argument", with(wrote("Host key verification failed."), func(s *Seen) { s.Argv = []string{"/usr/bin/git", "clone", "git@Git.example:team/lib.git"} }), "no_ssh_key guess", "https://git.example/"},
 		{"the one SSH port of the call", with(wrote("kex_exchange_identification: read: Connection reset by peer"), func(s *Seen) { s.Hosts = []string{"a.example:443", "b.example:22"} }), "no_ssh_key guess", "https://b.example/"},
+		{"a reset before its greeting", with(wrote("Connection reset by UNKNOWN port -1\nfatal: Could not read from remote repository."), func(s *Seen) { s.Hosts = []string{"b.example:22"} }), "no_ssh_key guess", "https://b.example/"},
+		{"curl's reset", wrote("curl: (56) Recv failure: Connection reset by peer"), "", ""},
 		{"one of two", with(wrote("kex_exchange_identification: read: Connection reset by peer"), func(s *Seen) { s.Hosts = []string{"a.example:22", "b.example:22"} }), "no_ssh_key guess", "use the HTTPS remote"},
 		{"git's URL", with(wrote("Host key verification failed."), func(s *Seen) { s.Argv = []string{"git", "fetch", "ssh://git@git.example:2222/lib.git"} }), "no_ssh_key guess", "https://git.example/"},
 		{"SSH's port of a name", with(wrote(""), func(s *Seen) { s.Denied = []Denied{{"b.example", 22, "not_listed", ""}} }), "EgressDenied observed", "asked for b.example:22; git over SSH has no key in a call: use the HTTPS remote https://b.example/"},

@@ -109,7 +109,7 @@ var rows = []Row{
 	{Code: "no_ssh_key", Text: "git over SSH needs a key, and a call has none: use https://{ssh}/, with its token as a placeholder", When: "what the next row has, and the host is known: the program was denied it, the call names it, or git's arguments have it (`git@HOST:PATH`, `ssh://HOST/PATH`), or it's the one whose port 22 the call names",
 		Flag: "--egress-secret", Input: "egress_secrets",
 		text: all(sshLine, func(s *Seen, l string) bool { return sshHost(s, []string{l}) != "" })},
-	{Code: "no_ssh_key", Text: "git over SSH needs a key, and a call has none: use the HTTPS remote, with its token as a placeholder", When: "`ssh: Could not resolve hostname`, `ssh: connect to host`, `Host key verification failed`, `Permission denied (publickey`, `kex_exchange_identification`",
+	{Code: "no_ssh_key", Text: "git over SSH needs a key, and a call has none: use the HTTPS remote, with its token as a placeholder", When: "`ssh: Could not resolve hostname`, `ssh: connect to host`, `Host key verification failed`, `Permission denied (publickey`, `kex_exchange_identification`, `Connection reset by HOST port N`",
 		Flag: "--egress-secret", Input: "egress_secrets",
 		text: sshLine},
 	{Code: "EgressDenied", Text: "the program asked for {denied}; git over SSH has no key in a call: use the HTTPS remote https://{refused}/", When: "`egress.denied` has port 22 of a name that no rule of the call has",

@@ -11,7 +11,8 @@ import (
 const sshPort = 22
 
 // sshLine fits a line of ssh's that says it got no further.
-var sshLine = has("ssh: could not resolve hostname", "ssh: connect to host", "host key verification failed", "permission denied (publickey", "kex_exchange_identification")
+var sshLine = anyOf(has("ssh: could not resolve hostname", "ssh: connect to host", "host key verification failed", "permission denied (publickey", "kex_exchange_identification"),
+	all(has("connection reset by ", "connection closed by "), has(" port ")))
 
 // sshHost returns the host of which git asked over SSH, "" if it isn't known: that of a line of
 // ssh's, if the program was denied it or the call names it, that of a remote among git's arguments,
