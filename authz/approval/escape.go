@@ -19,6 +19,10 @@ func Escape(s string) string {
 // at all, see MaxCard.
 func shown(s string) string { return `"` + Escape(s) + `"` }
 
+// bare is Escape for text that stands without quotes around it, such as a principal's: quotes in it
+// stay as they are. A backslash is still escaped, so two texts still differ.
+func bare(s string) string { return strings.ReplaceAll(Escape(s), `\"`, `"`) }
+
 func shownAll(ss []string) string {
 	var b strings.Builder
 	for i, s := range ss {

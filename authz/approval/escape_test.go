@@ -35,6 +35,14 @@ func TestEscape(t *testing.T) {
 	}
 }
 
+func TestBare(t *testing.T) {
+	for in, want := range map[string]string{`Palyra::User::"uid:0"`: `Palyra::User::"uid:0"`, `\"`: `\\"`, `\\"`: `\\\\"`, "\x1b": `\x1b`} {
+		if got := bare(in); got != want {
+			t.Errorf("bare(%q) = %s, want %s", in, got, want)
+		}
+	}
+}
+
 // FuzzEscape: printable ASCII only, and nothing is lost, so no two texts look
 // the same.
 func FuzzEscape(f *testing.F) {
@@ -51,6 +59,9 @@ func FuzzEscape(f *testing.F) {
 		back, err := strconv.Unquote(`"` + out + `"`)
 		if err != nil || back != s {
 			t.Fatalf("Escape(%q) = %q reads back as %q, %v", s, out, back, err)
+		}
+		if back := strings.ReplaceAll(bare(s), `"`, `\"`); back != out {
+			t.Fatalf("bare(%q) = %q reads back as %q", s, bare(s), back)
 		}
 		card := Card(Request{Call: Call{Principal: s, Tool: s, Argv: []string{s, s}, Executable: s, Script: s, Called: []string{s, s}, Readers: []Operand{{Path: s}}, Cwd: s, Workspace: s,
 			EnvNames: []string{s}, EnvChanged: []string{s}, Absent: []string{s}, Libraries: []string{s}, Folders: []string{s}, EgressHosts: []string{s}, EgressInspect: []string{s}, EgressSecrets: []call.EgressSecret{{Use: s}}, Capabilities: []string{s}, Stdin: s, StdinHead: s, Tier: s, Limits: s,

@@ -318,7 +318,7 @@ func Card(r Request) string {
 	c := &r.Call
 	b.WriteString("\nApproval needed\n")
 	row("capsule", "%s", r.Capsule)
-	row("asked by", "%s for %s", Escape(c.Principal), Escape(c.Tool))
+	row("asked by", "%s for %s", bare(c.Principal), Escape(c.Tool))
 	list("runs", c.Argv)
 	row("program", "%s %s", shown(c.Executable), c.Digest)
 	if c.Script != "" {
