@@ -62,15 +62,15 @@ func funcs(assets map[string]string) template.FuncMap {
 				if v != nil {
 					return when(*v)
 				}
-			case string: // of a receipt
+			case string: // of a statement
 				if at, err := time.Parse(time.RFC3339, v); err == nil {
 					return when(at)
 				}
+				return v
 			}
 			return ""
 		},
-		"past":  func(t *time.Time) bool { return !time.Now().Before(*t) },
-		"stamp": func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+		"past": func(t *time.Time) bool { return !time.Now().Before(*t) },
 		"short": func(d canon.Digest) string {
 			s := d.String()
 			return s[:min(len(s), len("sha256:")+12)]
