@@ -81,10 +81,13 @@ agents: build ## Claude Code, Codex and the MCP inspector, unmodified, with paly
 oracle: build
 	go test $(TESTFLAGS) ./conformance/powercut
 	@for m in $(filter-out conformance/console,$(NESTED)); do (cd $$m && go test $(TESTFLAGS) ./...); done
-console: build ## the pages in Chromium
+console: build conformance/console/node_modules ## the pages in Chromium, and what axe-core has against them (npm)
 	cd conformance/console && go test -count 1 $(TESTFLAGS) .
-pictures: build ## the pictures of the pages, in docs/console
+pictures: build conformance/console/node_modules ## the pictures of the pages, in docs/console
 	mkdir -p docs/console; cd conformance/console && go test -count 1 -run '^TestPictures$$' . -args -pictures $(CURDIR)/docs/console
+	sha256sum transport/console/pages/* transport/console/assets/*.css transport/console/assets/*.js >docs/console/SOURCES
+conformance/console/node_modules: conformance/console/package-lock.json
+	cd $(@D) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error >&2
 sigstore: build ; go run ./conformance/foreign
 cedar:
 	go run ./conformance/cedardiff

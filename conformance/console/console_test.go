@@ -210,25 +210,26 @@ func picture(ctx context.Context, tab *chromedp.Target) ([]byte, error) {
 	return r.Data, err
 }
 
-// TestPictures takes a picture of each page, wide and narrow, and holds that none is wider than its
-// window.
+// TestPictures takes a picture of each page, wide and narrow, light and dark, and holds that none is
+// wider than its window, and that axe-core finds nothing serious against one.
 func TestPictures(t *testing.T) {
 	h := newHouse(t)
 	ctx := browser(t)
-	h.enter(ctx)
-	over := h.call("touch", "/tmp/one file", "/tmp/and another")
-	do(t, ctx, see("and another"), click("article a"), see("May this run?"))
-	question := get(t, ctx, chromedp.Location())
-	shoot := func(name, at string) {
+	// look judges the open page, and takes its picture if it has a name.
+	look := func(name string) {
 		t.Helper()
+		at := get(t, ctx, chromedp.Location())
 		for _, width := range []int64{360, 1440} {
 			for _, dark := range []string{"light", "dark"} {
 				do(t, ctx, chromedp.EmulateViewport(width, 900), send(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
-					Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: dark}}}), goTo(at), shown("main h1"))
+					Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: dark}}}))
 				if wide := get(t, ctx, js[int64]("document.documentElement.scrollWidth")); wide > width {
-					t.Errorf("%s is %d wide in a window of %d", name, wide, width)
+					t.Errorf("%s is %d wide in a window of %d", at, wide, width)
 				}
-				if *pictures == "" {
+				for _, f := range axe(t, ctx) {
+					t.Errorf("%s, %d, %s: %s, %s: %s: %+v", at, width, dark, f.Impact, f.ID, f.Help, f.Nodes)
+				}
+				if *pictures == "" || name == "" {
 					continue
 				}
 				file := get(t, ctx, picture)
@@ -238,6 +239,22 @@ func TestPictures(t *testing.T) {
 			}
 		}
 	}
+	shoot := func(name, at string) {
+		t.Helper()
+		do(t, ctx, goTo(at), shown("main h1"))
+		look(name)
+	}
+	do(t, ctx, goTo(h.url+"/console/questions"), shown("main h1"), run("document.querySelector('main').append(new Image())"))
+	if found := axe(t, ctx); len(found) != 1 || found[0].ID != "image-alt" {
+		t.Errorf("control: of an image without a text axe says %+v", found)
+	}
+	shoot("", h.url+"/console/questions") // of a stranger
+	do(t, ctx, goTo(h.palyra("console", "open", "--print")), shown("main h1"))
+	look("")
+	h.enter(ctx)
+	over := h.call("touch", "/tmp/one file", "/tmp/and another")
+	do(t, ctx, see("and another"), click("article a"), see("May this run?"))
+	question := get(t, ctx, chromedp.Location())
 	shoot("questions", h.url+"/console/questions")
 	shoot("question", question)
 	do(t, ctx, goTo(question), click("button.yes"), shown(".said"))
@@ -251,4 +268,18 @@ func TestPictures(t *testing.T) {
 	shoot("entry", h.url+"/console/journal/2")
 	do(t, ctx, goTo(run), click(`main a[href^="/console/receipts/"]`), see("Verified by palyrad"))
 	shoot("receipt", get(t, ctx, chromedp.Location()))
+	for _, name := range []string{"access/passkey", "policy/try", "changes/none"} {
+		shoot("", h.url+"/console/"+name)
+	}
+	shoot("", run+"/output/0")
+	shoot("", question)
+	for _, act := range []string{"journal/verify", "policy/test"} {
+		place, _, _ := strings.Cut(act, "/")
+		do(t, ctx, goTo(h.url+"/console/"+place), click(fmt.Sprintf("form[action=%q] button", "/console/"+act)), shown("main h1"))
+		look("")
+	}
+	do(t, ctx, goTo(h.url+"/console/policy"), click(`main a[href^="/console/policy/sets/"]`), shown("main h1"))
+	look("")
+	do(t, ctx, goTo(h.url+"/console/policy"), click(`main a[href^="/console/policy/decisions/"]`), shown("main h1"))
+	look("")
 }
