@@ -29,6 +29,7 @@ package console
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -100,8 +101,9 @@ var naming = []string{"offline.html", "console.webmanifest", "worker.js", "shell
 
 // asset is a file whose name has its digest, so that a browser keeps it.
 type asset struct {
-	media string
-	body  []byte
+	media  string
+	body   []byte
+	packed []byte // by gzip; nil: it's packed as it is
 }
 
 var media = map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
@@ -118,7 +120,11 @@ func New(cfg Config) (*Console, error) {
 		sum := sha256.Sum256(b)
 		ext := path.Ext(name)
 		full := strings.TrimSuffix(name, ext) + "-" + hex.EncodeToString(sum[:8]) + ext
-		c.assets[full], named[name] = asset{media[ext], b}, "/assets/"+full
+		a := asset{media: media[ext], body: b}
+		if ext != ".png" {
+			a.packed = pack(b)
+		}
+		c.assets[full], named[name] = a, "/assets/"+full
 	}
 	later := make(map[string]string)
 	if err := each(assetFiles, "assets", func(name string, b []byte) error {
@@ -228,15 +234,48 @@ func (c *Console) show(w http.ResponseWriter, r *http.Request, status int, page 
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	sum := sha256.Sum256(body)
-	tag := `"` + base64.RawURLEncoding.EncodeToString(sum[:18]) + `"`
+	tag := `W/"` + base64.RawURLEncoding.EncodeToString(sum[:18]) + `"` // packed or not
 	h.Set("ETag", tag)
 	if status == http.StatusOK && r != nil && r.Header.Get("If-None-Match") == tag {
 		w.WriteHeader(http.StatusNotModified)
 		return nil
 	}
+	if packs(w, r) {
+		body = pack(body)
+	}
 	w.WriteHeader(status)
 	_, _ = w.Write(body) // the browser may have gone
 	return nil
+}
+
+// packers are kept for the next page: each takes some 800 KB.
+var packers = sync.Pool{New: func() any { return gzip.NewWriter(nil) }}
+
+// pack compresses b. No page has a secret in it that another site's requests could have it repeat:
+// those come without a cookie.
+func pack(b []byte) []byte {
+	var out bytes.Buffer
+	z := packers.Get().(*gzip.Writer)
+	defer packers.Put(z)
+	z.Reset(&out)
+	_, _ = z.Write(b) // to memory
+	_ = z.Close()
+	return out.Bytes()
+}
+
+// packs reports whether an answer is to be compressed, and says so in its header.
+func packs(w http.ResponseWriter, r *http.Request) bool {
+	w.Header().Add("Vary", "Accept-Encoding")
+	if r == nil {
+		return false
+	}
+	for word := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
+		if strings.TrimSpace(word) == "gzip" {
+			w.Header().Set("Content-Encoding", "gzip")
+			return true
+		}
+	}
+	return false
 }
 
 // Refuse implements behind.Pages.
@@ -269,7 +308,11 @@ func (c *Console) Open(w http.ResponseWriter, r *http.Request, v *behind.Visitor
 	if strings.HasPrefix(r.PathValue("name"), "worker-") {
 		h.Set("Service-Worker-Allowed", root) // wider than the folder that it's in
 	}
-	_, _ = w.Write(a.body)
+	body := a.body
+	if a.packed != nil && packs(w, r) {
+		body = a.packed
+	}
+	_, _ = w.Write(body)
 	return nil
 }
 

@@ -1,7 +1,9 @@
 package console
 
 import (
+	"compress/gzip"
 	"context"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -70,6 +72,64 @@ func TestPageDoesNotWaitForItself(t *testing.T) {
 		}))
 	if _, err := visit(t, h, "changes/l-1", nil); err != nil || took != 2 || room.Held() != 0 {
 		t.Errorf("%v; took %d, held %d", err, took, room.Held())
+	}
+}
+
+// TestPacked: a browser that takes gzip gets a page and its parts in it, with the same validator, and
+// another one gets them plain.
+func TestPacked(t *testing.T) {
+	c, err := New(Config{Door: struct{ hub.Door }{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := hub.NewTable(answer(hub.GetStatus, hub.Status{}, nil), answer(hub.GetRun, hub.Run{ID: "run_1", State: hub.RunDone, Principal: strings.Repeat("x", 5000)}, nil),
+		answer(hub.ListApprovals, hub.Page[hub.Approval]{}, nil))
+	get := func(encodings string) *httptest.ResponseRecorder {
+		t.Helper()
+		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, root+"runs/run_1", nil)
+		r.Header.Set("Accept-Encoding", encodings)
+		if err := c.Page(w, r, &behind.Visitor{Hub: h}); err != nil {
+			t.Fatal(err)
+		}
+		return w
+	}
+	unpack := func(w *httptest.ResponseRecorder) string {
+		t.Helper()
+		if w.Header().Get("Content-Encoding") != "gzip" {
+			t.Fatalf("%v", w.Header())
+		}
+		z, err := gzip.NewReader(w.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(z)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	plain, packed := get("br, deflate"), get("br, gzip")
+	size := packed.Body.Len()
+	if text := plain.Body.String(); unpack(packed) != text || size*3 > len(text) || plain.Header().Get("Content-Encoding") != "" {
+		t.Errorf("%d bytes packed, %d plain", size, len(text))
+	}
+	if a, b := plain.Header().Get("ETag"), packed.Header().Get("ETag"); a != b || plain.Header().Get("Vary") != "Accept-Encoding" {
+		t.Errorf("validators %s and %s, %v", a, b, plain.Header())
+	}
+	for name, a := range c.assets {
+		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/assets/"+name, nil)
+		r.SetPathValue("name", name)
+		r.Header.Set("Accept-Encoding", "gzip")
+		if err := c.Open(w, r, &behind.Visitor{}); err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasSuffix(name, ".png") {
+			if w.Header().Get("Content-Encoding") != "" || w.Body.String() != string(a.body) {
+				t.Errorf("%s: %v", name, w.Header())
+			}
+		} else if unpack(w) != string(a.body) {
+			t.Errorf("%s has changed", name)
+		}
 	}
 }
 
