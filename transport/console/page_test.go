@@ -133,6 +133,22 @@ func TestPacked(t *testing.T) {
 	}
 }
 
+// TestOldestFirst: of the questions that wait the oldest is on top; the hub lists the newest first.
+func TestOldestFirst(t *testing.T) {
+	asked := func(tool string) hub.Approval {
+		return hub.Approval{ID: "apr_" + tool, State: hub.ApprovalPending, Card: hub.Card{Tool: tool}}
+	}
+	h := hub.NewTable(answer(hub.ListApprovals, hub.Page[hub.Approval]{Items: []hub.Approval{asked("newer"), asked("older")}}, nil),
+		answer(hub.ListGrants, hub.Page[hub.StandingGrant]{}, nil))
+	w, err := visit(t, h, "questions", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if page := w.Body.String(); strings.Index(page, "older") > strings.Index(page, "newer") || !strings.Contains(page, "newer") {
+		t.Errorf("in\n%s", page)
+	}
+}
+
 // TestSecrets: the page makes no call before a click, and then shows what was listed, with the uses
 // that the visitor may see.
 func TestSecrets(t *testing.T) {

@@ -3,6 +3,7 @@ package console
 import (
 	"errors"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -30,6 +31,7 @@ func (t *turn) questions() error {
 		return err
 	}
 	t.count = len(waiting.Items)
+	slices.Reverse(waiting.Items) // oldest first
 	return t.show("questions", "Questions", struct {
 		Waiting, Over []hub.Approval
 		Next          string
