@@ -510,7 +510,13 @@ func likeness(from, to *os.Root, name string) error {
 	if err != nil {
 		return err
 	}
-	if st, ok := fi.Sys().(*syscall.Stat_t); ok && os.Geteuid() == 0 {
+	is, err := to.Lstat(name)
+	if err != nil {
+		return err
+	}
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	has, _ := is.Sys().(*syscall.Stat_t)
+	if ok && os.Geteuid() == 0 && (has == nil || has.Uid != st.Uid || has.Gid != st.Gid) { // palyrad has given up the right to
 		if err := to.Lchown(name, int(st.Uid), int(st.Gid)); err != nil {
 			return err
 		}

@@ -142,7 +142,8 @@ func (c *changes) expand(ctx context.Context, t *Table, e *entry, in *toolproto.
 	return x, nil
 }
 
-// writable returns nil if a folder is a workspace that the operator lets tools write to.
+// writable returns nil if a folder is a workspace that the operator lets tools write to, or to its
+// layers.
 func (t *Table) writable(op, folder string) error {
 	fi, err := os.Stat(folder)
 	if err != nil {
@@ -153,7 +154,7 @@ func (t *Table) writable(op, folder string) error {
 		if is, err := os.Stat(w.Path); err != nil || !os.SameFile(fi, is) {
 			continue
 		}
-		if known = true; w.ReadOnly {
+		if known = true; w.ReadOnly && !w.Staged {
 			return usage("read_only", op, errors.New("the operator declared its workspace read-only")).
 				WithHint("palyra changes diff | git apply brings the files, as the user who types it")
 		}

@@ -68,8 +68,9 @@ func TestChangesBeside(t *testing.T) {
 		return o, err
 	}
 	src := map[string]Workspace{"src": workspace}
-	readOnly := workspace
-	readOnly.ReadOnly = true
+	readOnly := Workspace{Path: s.Dir, ReadOnly: true}
+	workspace.ReadOnly = true // as staged workspaces are by default
+	src["src"] = workspace
 	busy := h.beside(stage.Limits{})
 	locked := fault.New(fault.Busy, "locked", "use layer", errors.New("a call uses it"))
 	busy.Alone = func(context.Context) (func(), error) { return nil, locked }
