@@ -57,11 +57,11 @@ func (h *Hub) discardLayer(_ context.Context, _ hub.Caller, name string) (hub.No
 	return hub.None{}, noLayer(name)
 }
 
-func (h *Hub) applyLayer(_ context.Context, c hub.Caller, in hub.LayerList) (hub.Run, error) {
+func (h *Hub) applyLayer(ctx context.Context, c hub.Caller, in hub.LayerList) (hub.Run, error) {
 	if in.Digest == "" {
 		return hub.Run{}, fault.New(fault.Usage, "invalid_input", "apply layer", nil)
 	}
-	return h.recoverLayer(nil, c, in.Layer)
+	return h.recoverLayer(ctx, c, in.Layer)
 }
 
 func (h *Hub) recoverLayer(_ context.Context, c hub.Caller, name string) (hub.Run, error) {
