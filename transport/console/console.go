@@ -486,6 +486,7 @@ var said = map[string]string{
 	"stopped":   "All runs are cancelled and new ones are refused.",
 	"resumed":   "New runs are taken again.",
 	"discarded": "The layer is removed.",
+	"began":     "The call is made. If policy asks a person, its question is here.",
 	"revoked":   "The token is revoked.",
 	"added":     "The passkey is added.",
 	"paired":    "The device is paired when it has its certificate.",

@@ -83,9 +83,10 @@ func funcs(assets map[string]string) template.FuncMap {
 			}
 			return id
 		},
-		"argv": argv,
-		"card": rows,
-		"nav":  func() []place { return places },
+		"argv":    argv,
+		"layerOf": layerOf,
+		"card":    rows,
+		"nav":     func() []place { return places },
 	}
 }
 
