@@ -134,12 +134,20 @@ func TestPacked(t *testing.T) {
 }
 
 // TestOldestFirst: of the questions that wait the oldest is on top; the hub lists the newest first.
+// Where there are more than a page has, it leads to those before.
 func TestOldestFirst(t *testing.T) {
 	asked := func(tool string) hub.Approval {
 		return hub.Approval{ID: "apr_" + tool, State: hub.ApprovalPending, Card: hub.Card{Tool: tool}}
 	}
-	h := hub.NewTable(answer(hub.ListApprovals, hub.Page[hub.Approval]{Items: []hub.Approval{asked("newer"), asked("older")}}, nil),
-		answer(hub.ListGrants, hub.Page[hub.StandingGrant]{}, nil))
+	h := hub.NewTable(hub.ListApprovals.By(func(_ context.Context, _ hub.Caller, q hub.ApprovalQuery) (hub.Page[hub.Approval], error) {
+		switch {
+		case q.State == "":
+			return hub.Page[hub.Approval]{}, nil
+		case q.After == "apr_older":
+			return hub.Page[hub.Approval]{Items: []hub.Approval{asked("oldest")}}, nil
+		}
+		return hub.Page[hub.Approval]{Items: []hub.Approval{asked("newer"), asked("older")}, Next: "apr_older"}, nil
+	}), answer(hub.ListGrants, hub.Page[hub.StandingGrant]{}, nil))
 	w, err := visit(t, h, "questions", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -147,6 +155,11 @@ func TestOldestFirst(t *testing.T) {
 	if page := w.Body.String(); strings.Index(page, "older") > strings.Index(page, "newer") || !strings.Contains(page, "newer") {
 		t.Errorf("in\n%s", page)
 	}
+	has(t, w.Body.String(), `href="/console/questions?waiting=apr_older"`)
+	if w, err = visit(t, h, "questions?waiting=apr_older", nil); err != nil {
+		t.Fatal(err)
+	}
+	has(t, w.Body.String(), "oldest", "-newer", "-waiting=")
 }
 
 // TestSecrets: the page makes no call before a click, and then shows what was listed, with the uses

@@ -12,7 +12,7 @@ import (
 )
 
 func (t *turn) questions() error {
-	waiting, err := ask(t, hub.ListApprovals, hub.ApprovalQuery{State: hub.ApprovalPending, PageQuery: hub.PageQuery{Limit: listed}})
+	waiting, err := ask(t, hub.ListApprovals, hub.ApprovalQuery{State: hub.ApprovalPending, PageQuery: hub.PageQuery{After: t.r.URL.Query().Get("waiting"), Limit: listed}})
 	if err != nil {
 		return err
 	}
@@ -34,9 +34,9 @@ func (t *turn) questions() error {
 	slices.Reverse(waiting.Items) // oldest first
 	return t.show("questions", "Questions", struct {
 		Waiting, Over []hub.Approval
-		Next          string
+		Longer, Next  string // where those begin that have waited longer, and older answers
 		Grants        *hub.Page[hub.StandingGrant]
-	}{waiting.Items, over, all.Next, grants})
+	}{waiting.Items, over, waiting.Next, all.Next, grants})
 }
 
 func (t *turn) question() error {

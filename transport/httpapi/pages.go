@@ -153,8 +153,12 @@ func (s *Server) authenticatePage(x *exchange, p *peer) error {
 	}
 	user, err := s.userOf(x.r, p)
 	if err != nil || user != "" && user != x.caller.User {
-		if _, ok := s.noise.take("cookie"); ok {
-			s.log.Warn("a browser's token came from another user's process", "caller", x.caller.User, "user", user, "error", err)
+		switch _, ok := s.noise.take("cookie"); {
+		case !ok:
+		case err != nil: // as of a browser that left the page before its answer
+			s.log.Info("a browser's connection has no user that the kernel names", "caller", x.caller.User, "error", err)
+		default:
+			s.log.Warn("a browser's token came from another user's process", "caller", x.caller.User, "user", user)
 		}
 		x.known, x.caller = false, hub.Caller{}
 		return s.unknown(x, "Bearer", fault.New(fault.Denied, "unauthenticated", "authenticate", errors.New("the token isn't this user's")).WithHint("palyra console open"))
