@@ -97,6 +97,7 @@ func TestWithoutScripts(t *testing.T) {
 // TestStrangers: pages of others can neither frame the console nor send its forms, the cookie alone
 // isn't enough for another user's process, and a code is good for one browser and once.
 func TestStrangers(t *testing.T) {
+	t.Parallel()
 	h := newHouse(t)
 	address := h.palyra("console", "open", "--print")
 	first, second := browser(t), browser(t)
@@ -213,6 +214,7 @@ func picture(ctx context.Context, tab *chromedp.Target) ([]byte, error) {
 // TestPictures takes a picture of each page, wide and narrow, light and dark, and holds that none is
 // wider than its window, and that axe-core finds nothing serious against one.
 func TestPictures(t *testing.T) {
+	t.Parallel()
 	h := newHouse(t)
 	ctx := browser(t)
 	// look judges the open page, and takes its picture if it has a name.

@@ -132,6 +132,7 @@ func TestFeed(t *testing.T) {
 // TestFeedShared: the pages of a browser share a feed, and when the page that has it goes, another
 // one takes it over.
 func TestFeedShared(t *testing.T) {
+	t.Parallel()
 	h := newHouse(t)
 	defer h.quit()
 	first := browser(t)
@@ -163,6 +164,7 @@ func TestFeedShared(t *testing.T) {
 
 // TestNoFeed: a page that gets no feed asks once a second, and takes the next place there is.
 func TestNoFeed(t *testing.T) {
+	t.Parallel()
 	h := newHouse(t)
 	defer h.quit()
 	ctx := browser(t)
@@ -215,6 +217,7 @@ func (h *house) follow(ctx context.Context, cookie string) int {
 
 // TestLost: a page says that palyrad doesn't answer, and finds it again by itself.
 func TestLost(t *testing.T) {
+	t.Parallel()
 	h := newHouse(t)
 	defer h.quit()
 	ctx := browser(t)
@@ -240,6 +243,7 @@ func TestLost(t *testing.T) {
 
 // TestLongDay: after many notices a page holds no more than after a few, and still follows.
 func TestLongDay(t *testing.T) {
+	t.Parallel()
 	h := newHouse(t)
 	defer h.quit()
 	ctx := browser(t)

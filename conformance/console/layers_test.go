@@ -53,6 +53,7 @@ func TestChangesScreen(t *testing.T) {
 // TestApplyScreen: what a call staged is brought to the workspace by clicks, after the question, and
 // taken back by clicks. All of it works without scripts, too.
 func TestApplyScreen(t *testing.T) {
+	t.Parallel()
 	for name, scripts := range map[string]bool{"with scripts": true, "without": false} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

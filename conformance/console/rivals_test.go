@@ -11,6 +11,7 @@ import (
 // TestTwoBrowsers: a question that one browser answers says so in the others at once, also where a form
 // was being filled in. The answer of such a form is refused by name and changes nothing.
 func TestTwoBrowsers(t *testing.T) {
+	t.Parallel()
 	h := newHouse(t)
 	defer h.quit()
 	one, other, third := browser(t), browser(t), browser(t)

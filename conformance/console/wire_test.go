@@ -144,6 +144,7 @@ func (w *wire) copy(to, from net.Conn, look func([]byte) bool) {
 // TestWire: a page whose connection stalls or is cut says so and comes back by itself, with what came
 // meanwhile. An answer that is sent over such a connection, however often, is one answer.
 func TestWire(t *testing.T) {
+	t.Parallel()
 	h := newHouse(t)
 	defer h.quit()
 	w, over := newWire(t, h)
@@ -227,6 +228,7 @@ func (w *wire) posts() int {
 
 // TestSlow: over a slow connection a question comes, is answered once, and what it ran is shown.
 func TestSlow(t *testing.T) {
+	t.Parallel()
 	h := newHouse(t)
 	defer h.quit()
 	ctx := browser(t)
