@@ -20,11 +20,13 @@ import (
 
 const programs = "/usr/lib/palyra"
 
-// users play each check: root, and one without privileges.
-var users = []struct {
+type user struct {
 	name string
 	uid  int
-}{{"root", 0}, {"user", 1000}}
+}
+
+// users play each check: root, and one without privileges.
+var users = []user{{"root", 0}, {"user", 1000}}
 
 // cells plays the parts of a machine without a service manager.
 func cells(names []string) {
@@ -32,7 +34,7 @@ func cells(names []string) {
 		say("boot", verdict(err), "")
 		return
 	}
-	parts := map[string]func(){"facts": facts, "contract": contract, "cgroup": cgroup, "pool": pool, "vsock": vsock,
+	parts := map[string]func(){"facts": facts, "contract": contract, "rooted": rooted, "warm": warm, "cgroup": cgroup, "pool": pool, "vsock": vsock,
 		"nouserns": noUserns, "battery": battery}
 	for _, n := range names {
 		if f := parts[n]; f != nil {
@@ -184,7 +186,7 @@ var (
 // tests runs tests of a built test program. Its words stay the same while tests come and
 // go, except for skipped ones.
 func (p place) tests(uid int, env []string, program, pattern string, args ...string) (string, error) {
-	out, err := p.run(uid, 270*time.Second, env, append([]string{programs + "/" + program, "-test.v", "-test.timeout", "260s", "-test.run", pattern}, args...)...)
+	out, err := p.run(uid, 540*time.Second, env, append([]string{programs + "/" + program, "-test.v", "-test.timeout", "530s", "-test.run", pattern}, args...)...)
 	for _, m := range broken.FindAllStringSubmatch(out, -1) {
 		err = errors.Join(err, errors.New(m[1]))
 	}

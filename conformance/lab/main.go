@@ -66,7 +66,7 @@ func main() {
 	flag.StringVar(&l.work, "work", "bin/lab", "directory for what is downloaded and built; what is there is used for a week")
 	flag.StringVar(&l.out, "out", "conformance/results/lab.json", "where to write the records")
 	flag.StringVar(&l.expect, "expect", "conformance/lab/expect", "directory with what is expected")
-	flag.DurationVar(&l.timeout, "timeout", 600*time.Second, "longest time that a machine may take")
+	flag.DurationVar(&l.timeout, "timeout", 900*time.Second, "longest time that a machine may take")
 	flag.BoolVar(&l.accept, "accept", false, "write down what came out as what is expected")
 	flag.BoolVar(&l.verbose, "v", false, "show the consoles")
 	flag.StringVar(&l.only, "parts", "", "play only these parts, separated by commas, and expect nothing of others")
