@@ -62,7 +62,7 @@ func plantedScene(s *stage, how, path string) (scene, error) {
 	sc := scene{probe: "trust", opt: options{workspace: ws, receipt: kept, timeout: 10 * time.Second},
 		args: []string{"how=" + how, "path=" + base64.RawURLEncoding.EncodeToString([]byte(path)), "n=" + strconv.Itoa(floodOf)}}
 	if how == "flood" {
-		sc.opt.timeout = 4 * time.Minute // a disk under load took more than one
+		sc.opt.timeout, sc.opt.cpu = 4*time.Minute, "4m" // a disk under load took more than one
 	}
 	sc.canary = func(o *outcome) (bool, string) {
 		if _, err := os.Lstat(filepath.Join(ws, path)); err != nil {
