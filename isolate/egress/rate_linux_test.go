@@ -100,12 +100,10 @@ func TestRuleRate(t *testing.T) {
 			return err
 		}
 		defer conn.Close()
-		conn.Write([]byte("x"))
-		if err := conn.CloseWrite(); err != nil {
-			return err
-		}
-		_, err = io.ReadAll(conn)
-		return err
+		_, wrote := conn.Write([]byte("x")) // whichever is first after a reset says so
+		closed := conn.CloseWrite()
+		_, read := io.ReadAll(conn)
+		return errors.Join(wrote, closed, read)
 	}
 	a, other := c.address("a.example", dns.A)+":443", c.address("b.example", dns.A)+":443"
 	for n := range 2 {
