@@ -268,6 +268,11 @@ func (h *Hub) revokePasskey(ctx context.Context, c hub.Caller, id string) (hub.P
 		return hub.Passkey{}, noSuch("passkey", id)
 	}
 	p, _, err := h.access.RemovePasskey(ctx, holder(c), id, hub.ConsoleToken)
+	if err == nil {
+		h.passkeys.using.Lock()
+		delete(h.passkeys.last, id)
+		h.passkeys.using.Unlock()
+	}
 	h.reviewDevices()
 	h.runs.Review(c.User)
 	if err != nil {

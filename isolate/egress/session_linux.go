@@ -370,7 +370,7 @@ func (s *session) paced(host string, port uint16, now time.Time) bool {
 }
 
 // pacedLocked is the rate that a connection to a host goes beyond, or "": then each rule about the
-// host has counted it. About the resolver and the proxies there is none.
+// host has counted it. The resolver and the proxies have no rule, and so no rate.
 func (s *session) pacedLocked(host string, port uint16, now time.Time) (limit string) {
 	rates := s.rules.Rates(host, port)
 	for _, r := range rates {

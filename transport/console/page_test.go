@@ -134,7 +134,7 @@ func TestPacked(t *testing.T) {
 }
 
 // TestOldestFirst: of the questions that wait the oldest is on top; the hub lists the newest first.
-// Where there are more than a page has, it leads to those before.
+// If more wait than a page shows, a link leads to the others.
 func TestOldestFirst(t *testing.T) {
 	asked := func(tool string) hub.Approval {
 		return hub.Approval{ID: "apr_" + tool, State: hub.ApprovalPending, Card: hub.Card{Tool: tool}}

@@ -1,4 +1,4 @@
-// Package qr draws QR codes on a terminal, for a phone to read an address that nobody types.
+// Package qr draws QR codes on a terminal, so that a phone reads an address and no one types it.
 //
 //	c, err := qr.Encode("https://palyra.example:7142/console/enter?code=…")
 //	io.WriteString(terminal, c.String())
