@@ -38,7 +38,7 @@ type Room struct {
 // rooms is the import table of DESIGN §5, top to bottom.
 var rooms = []Room{
 	{Path: "cmd", Does: "flags, wiring, exit codes", Own: true,
-		May: []string{"transport", "hub", "kernel", "authz", "isolate", "crypt", "call", "internal"}},
+		May: []string{"transport", "hub", "kernel", "agentloop", "authz", "isolate", "crypt", "call", "internal"}},
 	{Path: "cmd/palyra-cell", Does: "the only one that starts the programs of calls; no signing keys, no policy, no network", Own: true,
 		May: []string{"authz/grant", "isolate", "call", "internal/canon", "internal/fault"}},
 	{Path: "cmd/palyra-egress", Does: "resolves, connects and inspects requests for calls; no policy, no keys of ours, no files", Own: true,
@@ -46,7 +46,7 @@ var rooms = []Room{
 	{Path: "cmd/palyra-tool", Does: "the built-in tools; runs inside a cell, links nothing of what confines or decides", Own: true,
 		May: []string{"internal/canon", "internal/fault", "internal/git", "internal/patch", "internal/toolproto", "internal/tools"}, Tests: []string{"internal/sample"}},
 	{Path: "cmd/palyra-fetch", Does: "speaks HTTP in a cell", Own: true,
-		May: []string{"call/egress", "internal/canon", "internal/fault", "internal/toolproto", "internal/tools"}},
+		May: []string{"agentloop/provider", "agentloop/turn", "call/egress", "internal/canon", "internal/fault", "internal/toolproto", "internal/tools"}},
 	{Path: "cmd/palyra-admin", Does: "reads configurations and backups without a daemon; no network, no gate", Own: true,
 		May: []string{"cmd/internal", "hub/config", "hub/store", "internal"}},
 	{Path: "cmd/palyra-mcp", Does: "serves agents as a client of palyrad; holds no keys, decides nothing; starts palyra alone", Own: true,
@@ -60,9 +60,10 @@ var rooms = []Room{
 	{Path: "transport/httpapi/keystore", Does: "idempotency keys in the store", Only: []string{"transport/httpapi"},
 		May: []string{"hub/store", "internal"}},
 	{Path: "hub", Does: "the daemon: operations, runs, sessions, store, configuration", Own: true,
-		May: []string{"kernel", "authz", "isolate", "crypt", "call", "internal"}},
+		May: []string{"kernel", "agentloop", "authz", "isolate", "crypt", "call", "internal"}},
 	{Path: "kernel", Does: "the gate: decide → approve → run → evidence → sign → journal", Own: true,
 		May: []string{"authz", "isolate", "crypt", "call", "internal"}},
+	{Path: "agentloop", Does: "models: what they're asked, and which call comes next; no effects, no keys", Own: true, May: []string{"call", "internal"}},
 	{Path: "authz", Does: "policy, approval, and the only mint of grants", Own: true, May: []string{"call", "internal"}},
 	{Path: "isolate", Does: "confinement; knows of authz only the grant", Own: true, May: []string{"authz/grant", "call", "internal"},
 		Tests: []string{"authz"}}, // a grant that verifies has one source
@@ -71,7 +72,7 @@ var rooms = []Room{
 	{Path: "internal", Does: "mechanisms without meaning; standard library only", Own: true},
 	{Path: "deploy", Does: "units, users and profiles for a host; no code", Own: true, Tests: []string{"hub/config"}},
 	{Path: "conformance", Does: "from outside; nothing imports it", Own: true,
-		May: []string{"cmd", "transport", "hub", "kernel", "authz", "isolate", "crypt", "call", "internal"}},
+		May: []string{"cmd", "transport", "hub", "kernel", "agentloop", "authz", "isolate", "crypt", "call", "internal"}},
 	{Path: "bench", Does: "from outside; only cmd/palyra-dev imports it", Own: true,
 		May: []string{"transport", "hub", "kernel", "authz", "isolate", "crypt", "call", "internal"}},
 }
