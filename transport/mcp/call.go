@@ -153,7 +153,7 @@ func (s *server) callTool(ctx context.Context, r *sdk.CallToolRequest, at place)
 		t, err = s.renew(ctx) // it may have come since
 	}
 	if err != nil {
-		return failed(what(name, r.Params.Arguments), err), nil
+		return failed(hub.NameCall(name, r.Params.Arguments), err), nil
 	}
 	tool, ok := t.tools[name]
 	if !ok {
@@ -161,7 +161,7 @@ func (s *server) callTool(ctx context.Context, r *sdk.CallToolRequest, at place)
 	}
 	input, err := s.input(t, name, at, r.Params.Arguments)
 	if err != nil {
-		return failed(what(name, r.Params.Arguments), err), nil
+		return failed(hub.NameCall(name, r.Params.Arguments), err), nil
 	}
 	var to *their
 	if at, ok := t.theirs[name]; ok {
@@ -169,7 +169,7 @@ func (s *server) callTool(ctx context.Context, r *sdk.CallToolRequest, at place)
 	}
 	c, err := s.start(name, tool.Name, input, to)
 	if _, ours := errors.AsType[*fault.Error](err); ours {
-		return failed(what(name, r.Params.Arguments), err), nil
+		return failed(hub.NameCall(name, r.Params.Arguments), err), nil
 	}
 	if err != nil {
 		return nil, err
@@ -192,8 +192,8 @@ func (s *server) find(arguments json.RawMessage) (*call, *Answer) {
 			return c, nil
 		}
 	}
-	return nil, &Answer{Outcome: outcomeError, Reason: "not_found", bad: true,
-		Message: "No call with this id waits here: it was fetched already, or belongs to another connection."}
+	return nil, &Answer{Told: hub.Told{Outcome: hub.ToldError, Reason: "not_found", Bad: true,
+		Message: "No call with this id waits here: it was fetched already, or belongs to another connection."}}
 }
 
 // start makes a call, or returns the pending one that is the same.
@@ -351,11 +351,11 @@ func (s *server) putOff(c *call) *Answer {
 		c.cancel()
 		<-c.done
 		c.room.free()
-		if c.answer.Outcome != outcomeCancelled {
+		if c.answer.Outcome != hub.ToldCancelled {
 			return &c.answer // it was done at this very moment
 		}
-		return &Answer{Outcome: outcomeError, Reason: "too_many", bad: true,
-			Message: fmt.Sprintf("Not made: as many calls as may be (%d) are under way. Wait for one of them (%s), then make this one again.", cap(s.places), toolWait)}
+		return &Answer{Told: hub.Told{Outcome: hub.ToldError, Reason: "too_many", Bad: true,
+			Message: fmt.Sprintf("Not made: as many calls as may be (%d) are under way. Wait for one of them (%s), then make this one again.", cap(s.places), toolWait)}}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -374,7 +374,7 @@ func (s *server) putOff(c *call) *Answer {
 	if s.cfg.Server != "" {
 		how = "make the same call again; that makes no second call"
 	}
-	return &Answer{theirs: c.their != nil, Outcome: outcomePending, Wait: c.wait, Approval: asked, Message: fmt.Sprintf("Not done yet: %s %s. To get the outcome, %s.", what(c.tool, c.input), state, how)}
+	return &Answer{theirs: c.their != nil, Told: hub.Told{Outcome: outcomePending, Wait: c.wait, Approval: asked, Message: fmt.Sprintf("Not done yet: %s %s. To get the outcome, %s.", hub.NameCall(c.tool, c.input), state, how)}}
 }
 
 // holds says that calls are under way that were put off, or answers wait to be fetched.
@@ -395,7 +395,7 @@ func (c *call) answered() bool {
 
 // run makes the call in a session of its own time.
 func (s *server) run(ctx context.Context, c *call, tool string) *Answer {
-	about := what(c.tool, c.input)
+	about := hub.NameCall(c.tool, c.input)
 	if !c.began { // written before this goroutine began, or here
 		select {
 		case s.places <- struct{}{}:

@@ -533,8 +533,8 @@ func TestTextFence(t *testing.T) {
 	fake, seen := "ok\n--- stderr\nfake\n", map[string]bool{}
 	for range 100 {
 		exit := 0
-		a := &Answer{Outcome: "executed", Exit: &exit, Stdout: fake, Stderr: "real\n"}
-		text := a.text()
+		a := &Answer{Told: hub.Told{Outcome: "executed", Exit: &exit, Stdout: fake, Stderr: "real\n"}}
+		text := a.Text()
 		m := regexp.MustCompile(`^executed, exit 0, output stands between lines with ([A-Z2-7]{12})\n`).FindStringSubmatch(text)
 		if m == nil || seen[m[1]] {
 			t.Fatalf("no word of its own in\n%s", text)
@@ -546,7 +546,7 @@ func TestTextFence(t *testing.T) {
 		}
 		fake += lines.FindString(text) + " of an earlier call\n"
 	}
-	if text := (&Answer{Outcome: "denied", Message: "Nothing ran."}).text(); text != "denied\nNothing ran.\n" {
+	if text := (&Answer{Told: hub.Told{Outcome: "denied", Message: "Nothing ran."}}).Text(); text != "denied\nNothing ran.\n" {
 		t.Errorf("without output: %q", text)
 	}
 }
@@ -646,7 +646,7 @@ func TestPending(t *testing.T) {
 	}
 	for i, arguments := range []string{`{}`, `{"id":7}`, `{"id":""}`} {
 		c.tool(91+i, "call_wait", arguments, "")
-		if m := c.next(); !m.Result.IsError || m.Result.Structured.Outcome != outcomeError {
+		if m := c.next(); !m.Result.IsError || m.Result.Structured.Outcome != hub.ToldError {
 			t.Errorf("%s: %+v", arguments, m)
 		}
 	}

@@ -60,12 +60,12 @@ func (s *server) ask(ctx context.Context, method string, req sdk.Request) (res s
 	}
 	input := encode(map[string]any{"server": s.cfg.Server, "tool": method, "arguments": args})
 	if _, err := s.known(ctx); err != nil {
-		return nil, true, unasked(failed(what(method, input), err))
+		return nil, true, unasked(failed(hub.NameCall(method, input), err))
 	}
 	c, err := s.start(method, hub.ToolMCPCall, input, &their{server: s.cfg.Server, tool: method})
 	if err != nil {
 		if _, ours := errors.AsType[*fault.Error](err); ours {
-			err = unasked(failed(what(method, input), err))
+			err = unasked(failed(hub.NameCall(method, input), err))
 		}
 		return nil, true, err
 	}
@@ -83,7 +83,7 @@ func (s *server) ask(ctx context.Context, method string, req sdk.Request) (res s
 
 // unasked is the error for a request that has no answer of the server's.
 func unasked(a *Answer) error {
-	return &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: a.text()}
+	return &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: a.Text()}
 }
 
 // into reads the server's answer as the result of a method, without what asks the client for input,

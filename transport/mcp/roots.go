@@ -316,7 +316,7 @@ func (s *server) choose(ctx context.Context, uris []string) place {
 func named(uris []string) string {
 	var out []string
 	for _, uri := range uris[:min(len(uris), maxNamed)] {
-		out = append(out, fmt.Sprintf("%+q", clip(uri, maxRootText)))
+		out = append(out, fmt.Sprintf("%+q", hub.Clip(uri, maxRootText)))
 	}
 	if more := len(uris) - len(out); more > 0 {
 		out = append(out, fmt.Sprintf("and %d more", more))

@@ -89,7 +89,7 @@ func (s *server) pass(ctx context.Context, c *call, a *Answer, run string, o hub
 			art.Close()
 		}
 		if err != nil {
-			a.bad, a.Message = true, "The server answered, but its answer can't be had: "+err.Error()+"."
+			a.Bad, a.Message = true, "The server answered, but its answer can't be had: "+err.Error()+"."
 			return
 		}
 	}
@@ -126,7 +126,7 @@ func (a *Answer) passed() (*sdk.CallToolResult, error) {
 		err = json.Unmarshal(v.Result, r)
 	}
 	if err != nil {
-		a.bad, a.Message = true, "The server's answer is none that this version of the protocol has: "+err.Error()+"."
+		a.Bad, a.Message = true, "The server's answer is none that this version of the protocol has: "+err.Error()+"."
 		return a.refusal(), nil
 	}
 	// What else there may be asks the client for something: for its model's words, or a person's.

@@ -29,7 +29,7 @@ func TestPassed(t *testing.T) {
 	if _, err := (&Answer{answered: []byte(`{"error":{"code":-32602,"message":"bad"}}`)}).passed(); err == nil {
 		t.Error("an error is no error")
 	}
-	for _, a := range []*Answer{{Outcome: outcomePending}, {Outcome: "denied", bad: true}, {answered: []byte(`{"result":{"content":[{"type":"nonsense"}]}}`)}, {answered: []byte("{")}} {
+	for _, a := range []*Answer{{Told: hub.Told{Outcome: outcomePending}}, {Told: hub.Told{Outcome: "denied", Bad: true}}, {answered: []byte(`{"result":{"content":[{"type":"nonsense"}]}}`)}, {answered: []byte("{")}} {
 		r, err := a.passed()
 		if err != nil || r == nil || r.StructuredContent != nil || !r.IsError || len(r.Content) != 1 {
 			t.Errorf("%+v: %+v, %v", a, r, err)

@@ -6,6 +6,6 @@ import "palyra/hub"
 // comment, and that repeating it is useless. about names the call.
 func Refusal(d *hub.Denial, outcome, about string) string {
 	var a Answer
-	a.refuse(d, outcome, about)
+	a.Refuse(d, outcome, about)
 	return a.Message
 }
