@@ -1,0 +1,285 @@
+// Package agentloop says what a model is asked next, and which call its answer makes.
+//
+//	l := agentloop.New(agentloop.Config{Prompt: "…", Offers: offers, Known: known, …})
+//	for {
+//		s, err := l.Next()            // a turn, a call, or the end
+//		l.Answered(answer) / l.Called(result)
+//	}
+//
+// # Contract
+//
+// A Loop is a pure machine: it makes nothing, keeps no time and asks nobody. What it's told
+// decides what comes next, so a loop that is told the same again, after a restart, is where it
+// was. Every turn and every call is a step of a run (palyra/hub/run), and goes through the gate.
+//
+// It ends: an answer without calls is the last, and turns, repeated failures and the model's window
+// are bounded. A call that can't be one (an unknown tool, arguments that are no JSON object) is
+// answered at once, without a step.
+//
+// # What it does not protect against
+//
+// What a model does with what it reads. Its calls are proposals: policy, with the labels of what
+// the session has read, decides each.
+package agentloop
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"palyra/agentloop/turn"
+	"palyra/internal/canon"
+)
+
+// The bounds of a loop.
+const (
+	MaxTurns    = 128 // of a run
+	maxFailures = 3   // of the same call, before the run ends
+	maxAttempts = 3   // of a turn
+)
+
+// The reasons for which a loop ends without a final answer.
+const (
+	ReasonTurns      = "max_turns"
+	ReasonProvider   = "provider_error"
+	ReasonContext    = "context_budget_exhausted"
+	ReasonIncomplete = "incomplete_final_answer"
+	ReasonFailures   = "repeated_tool_failure"
+)
+
+// End is the error of a loop that ends without a final answer.
+type End struct {
+	Reason string
+	Text   string // what happened, in words
+}
+
+// Error implements error.
+func (e *End) Error() string { return e.Text }
+
+// Config says what a loop is for.
+type Config struct {
+	System  string
+	History []turn.Message // of the session's earlier runs, oldest first
+	Prompt  string
+	Offers  []turn.Offer
+	// Call reports what is wrong with a call that can't be made, "" if nothing is.
+	Call func(c *turn.Call) string
+
+	MaxTurns  int   // default, and at most, MaxTurns
+	MaxTokens int64 // of an answer; 0: the provider's
+	Window    int64 // of the model, in tokens; 0: 128,000
+	CacheKey  string
+	Script    json.RawMessage
+}
+
+// Step is what comes next: exactly one member is set.
+type Step struct {
+	Turn *turn.Request
+	Call *turn.Call
+	// Done says that the model has answered. Text of the Loop is the answer.
+	Done bool
+	// Again is true of a Turn whose attempt before failed, which wants Wait milliseconds of pause;
+	// 0: the caller's choice.
+	Again int
+	Wait  int64
+}
+
+// Loop is the machine. It is not safe for concurrent use.
+type Loop struct {
+	cfg      Config
+	messages []turn.Message
+	prompt   int // index of the message with the prompt
+
+	calls    []*turn.Call   // that the last answer wants, not made yet
+	results  []turn.Part    // of those that were
+	failures map[string]int // by call
+	ended    *End
+	done     bool
+	text     string
+
+	turns, attempts int
+	wait            int64
+	lengthened      bool // an answer that was cut off was asked to go on
+	nudged          bool // an empty answer was asked for once more
+	usage           turn.Usage
+}
+
+// New returns a Loop that hasn't begun.
+func New(cfg Config) *Loop {
+	if cfg.MaxTurns <= 0 || cfg.MaxTurns > MaxTurns {
+		cfg.MaxTurns = MaxTurns
+	}
+	if cfg.Window <= 0 {
+		cfg.Window = 128_000
+	}
+	l := &Loop{cfg: cfg, messages: append([]turn.Message(nil), cfg.History...), failures: make(map[string]int)}
+	l.prompt = len(l.messages)
+	l.say(turn.Part{Text: cfg.Prompt})
+	return l
+}
+
+// say adds to the user's side of the conversation.
+func (l *Loop) say(parts ...turn.Part) {
+	if n := len(l.messages); n > l.prompt && l.messages[n-1].Role == turn.User {
+		l.messages[n-1].Parts = append(l.messages[n-1].Parts, parts...)
+		return
+	}
+	l.messages = append(l.messages, turn.Message{Role: turn.User, Parts: parts})
+}
+
+// Next returns what comes next. Its errors are of type *End, and it has the same one ever after.
+func (l *Loop) Next() (Step, error) {
+	for len(l.calls) > 0 {
+		c := l.calls[0]
+		why := ""
+		if l.cfg.Call != nil {
+			why = l.cfg.Call(c)
+		}
+		if why == "" {
+			return Step{Call: c}, nil
+		}
+		l.Called("Not made: "+why, true)
+	}
+	switch {
+	case l.ended != nil:
+		return Step{}, l.ended
+	case l.done:
+		return Step{Done: true}, nil
+	case l.turns >= l.cfg.MaxTurns:
+		return l.end(ReasonTurns, "the model has been asked %d times, and as many are allowed", l.turns)
+	}
+	if len(l.results) > 0 {
+		l.say(l.results...)
+		l.results = nil
+	}
+	messages, ok := fit(l.messages, l.prompt, l.room())
+	if !ok {
+		return l.end(ReasonContext, "the prompt and the last results don't fit into the model's window of %d tokens", l.cfg.Window)
+	}
+	r := &turn.Request{System: l.cfg.System, Messages: messages, Tools: l.cfg.Offers, MaxTokens: l.cfg.MaxTokens, CacheKey: l.cfg.CacheKey, Script: l.cfg.Script}
+	return Step{Turn: r, Again: l.attempts, Wait: l.wait}, nil
+}
+
+func (l *Loop) end(reason, format string, a ...any) (Step, error) {
+	l.ended = &End{reason, fmt.Sprintf(format, a...)}
+	return Step{}, l.ended
+}
+
+// Answered tells what the model answered. err says why there is no whole answer.
+func (l *Loop) Answered(a turn.Answer, err error) {
+	if a.Error == nil && err != nil {
+		a.Error = &turn.Error{Class: turn.Malformed, Message: err.Error()}
+	}
+	if a.Error != nil {
+		if l.attempts++; !a.Error.Again() || l.attempts >= maxAttempts {
+			l.ended = &End{ReasonProvider, a.Error.Error()}
+		}
+		l.wait = a.Error.RetryAfter
+		return
+	}
+	l.turns, l.attempts, l.wait = l.turns+1, 0, 0
+	l.usage.Input += a.Usage.Input
+	l.usage.Cached += a.Usage.Cached
+	l.usage.Output += a.Usage.Output
+	l.usage.Reasoning += a.Usage.Reasoning
+	if len(a.Message.Parts) > 0 {
+		l.messages = append(l.messages, a.Message)
+	}
+	l.calls = a.Calls()
+	switch text := strings.TrimSpace(a.Text()); {
+	case a.End == turn.EndRefused:
+		l.ended = &End{ReasonProvider, turn.ContentBlocked + ": the provider doesn't let the model answer"}
+	case len(l.calls) > 0:
+	case a.End == turn.EndLength && l.lengthened:
+		l.ended = &End{ReasonIncomplete, "the answer was cut off twice at the most tokens that it may have"}
+	case a.End == turn.EndLength:
+		l.lengthened = true
+		l.text += a.Text()
+		l.say(turn.Part{Text: "Your answer was cut off. Go on exactly where it ended."})
+	case text == "" && l.nudged:
+		l.ended = &End{ReasonIncomplete, "the model answered twice without a word"}
+	case text == "":
+		l.nudged = true
+		l.say(turn.Part{Text: "You said nothing. Say what you found or did, or call a tool."})
+	default:
+		l.done = true
+		l.text += a.Text()
+	}
+}
+
+// Called tells what became of the call that Next returned.
+func (l *Loop) Called(text string, failed bool) {
+	c := l.calls[0]
+	l.calls = l.calls[1:]
+	if text == "" {
+		text = "(no output)"
+	}
+	l.results = append(l.results, turn.Part{Result: &turn.Result{ID: c.ID, Text: text, Failed: failed}})
+	if !failed {
+		return
+	}
+	key := c.Name + "\x00" + c.Arguments
+	if b, err := canon.Canonical([]byte(c.Arguments)); err == nil {
+		key = c.Name + "\x00" + string(b)
+	}
+	if l.failures[key]++; l.failures[key] >= maxFailures {
+		l.ended = &End{ReasonFailures, fmt.Sprintf("the same call of %.64q failed %d times", c.Name, maxFailures)}
+		l.calls = nil
+	}
+}
+
+// Text is the model's answer, once Next says Done.
+func (l *Loop) Text() string { return l.text }
+
+// Usage is what the turns took.
+func (l *Loop) Usage() turn.Usage { return l.usage }
+
+// Messages is the conversation of this run: its prompt and what followed, for the History of the
+// next run. Calls without results, of a run that was ended, have "ended" as theirs.
+func (l *Loop) Messages() []turn.Message {
+	out := append([]turn.Message(nil), l.messages[l.prompt:]...)
+	var rest []turn.Part
+	rest = append(rest, l.results...)
+	for _, c := range l.calls {
+		rest = append(rest, turn.Part{Result: &turn.Result{ID: c.ID, Text: "The run ended before this call was made.", Failed: true}})
+	}
+	if len(rest) > 0 {
+		out = append(out, turn.Message{Role: turn.User, Parts: rest})
+	}
+	return out
+}
+
+// room is how many bytes of messages a request may have: the window without the answer, the
+// tools, the system's words and a margin. A token is about four bytes of English; code and other
+// languages have fewer, so three are counted.
+func (l *Loop) room() int64 {
+	answer := l.cfg.MaxTokens
+	if answer <= 0 {
+		answer = min(8192, l.cfg.Window/4)
+	}
+	n := (l.cfg.Window-answer)*3 - int64(len(l.cfg.System)) - 1024
+	for i := range l.cfg.Offers {
+		o := &l.cfg.Offers[i]
+		n -= int64(len(o.Name) + len(o.Description) + len(o.Schema) + 32)
+	}
+	// The request is one line of JSON, with escapes.
+	return min(n, turn.MaxRequest/2)
+}
+
+// object reports whether text is one JSON object.
+func object(text string) bool {
+	b := bytes.TrimSpace([]byte(text))
+	return len(b) > 0 && b[0] == '{' && canon.Check(b) == nil
+}
+
+// CheckArguments says what is wrong with the arguments of a call, "" if nothing is.
+func CheckArguments(c *turn.Call) string {
+	switch {
+	case len(c.Arguments) > turn.MaxArguments:
+		return fmt.Sprintf("the arguments have %d bytes, the limit is %d", len(c.Arguments), turn.MaxArguments)
+	case !object(c.Arguments):
+		return "the arguments are not one JSON object"
+	}
+	return ""
+}
