@@ -109,10 +109,21 @@ type Step struct {
 	Input json.RawMessage `json:"input,omitempty"` // a JSON object by the tool's schema
 }
 
+// Agent is what an agent is to do: a model chooses the steps of its run, one after the other.
+type Agent struct {
+	Prompt string `json:"prompt"`          // at most MaxPrompt bytes
+	Model  string `json:"model,omitempty"` // of those that are configured; "": the default
+	Turns  int    `json:"turns,omitempty"` // how often the model may be asked; 0: as often as the daemon lets it
+}
+
+// MaxPrompt bounds a prompt, in bytes.
+const MaxPrompt = 256 << 10
+
 // NewRun describes a run to be made.
 type NewRun struct {
 	Session   string `json:"session"`
-	Steps     []Step `json:"steps"`                // at least one
+	Steps     []Step `json:"steps,omitempty"`      // at least one, unless there is an Agent
+	Agent     *Agent `json:"agent,omitempty"`      // chooses the steps
 	Budget    Budget `json:"budget,omitzero"`      //
 	KeepGoing bool   `json:"keep_going,omitempty"` // go on after a step that did not end well
 	Staged    bool   `json:"staged,omitempty"`     // what its calls write to workspaces goes to layers of the session
@@ -154,6 +165,8 @@ type Run struct {
 	// Background: no caller waits for it; see process.run. Of runs in lists only those have it that
 	// haven't ended.
 	Background bool         `json:"background,omitempty"`
+	Agent      *Agent       `json:"agent,omitempty"`  // not in lists
+	Answer     *AgentEnded  `json:"answer,omitempty"` // of an agent's run that has ended; not in lists
 	Budget     Budget       `json:"budget"`
 	Use        Budget       `json:"use"`
 	Steps      []StepResult `json:"steps,omitempty"`    // not in lists
@@ -337,6 +350,8 @@ const (
 	EventApprovalRequested  = "approval.requested"   // Approval
 	EventApprovalResolved   = "approval.resolved"    // ApprovalResolved
 	EventServerStarting     = "server.starting"      // ServerStarting; the step waits for an MCP server
+	EventAgentStarted       = "agent.started"        // AgentStarted
+	EventAgentEnded         = "agent.ended"          // AgentEnded; the run's end comes next
 )
 
 // RunChange is the data of the run's own events.
@@ -375,6 +390,32 @@ type ServerStarting struct {
 	Step   int    `json:"step"`
 	Server string `json:"server"`
 	Run    string `json:"run"` // of the server's own call
+}
+
+// AgentStarted is the data of EventAgentStarted: what a model is offered.
+type AgentStarted struct {
+	Model   string        `json:"model"`
+	Tools   string        `json:"tools"` // id of the list: "toolcat_" and 16 hexadecimal digits
+	Offered []string      `json:"offered"`
+	LeftOut []ToolLeftOut `json:"left_out,omitempty"`
+	// Earlier is how many messages of the session's earlier runs it's given.
+	Earlier int `json:"earlier,omitempty"`
+}
+
+// AgentEnded is the data of EventAgentEnded.
+type AgentEnded struct {
+	Text  string     `json:"text,omitempty"`  // the model's answer
+	Error string     `json:"error,omitempty"` // instead of it: why there is none
+	Turns int        `json:"turns"`           // that were answered
+	Usage AgentUsage `json:"usage"`
+}
+
+// AgentUsage is what a model took, in tokens, as its provider counts them.
+type AgentUsage struct {
+	Input     int64 `json:"input"`
+	Cached    int64 `json:"cached,omitempty"` // of Input
+	Output    int64 `json:"output"`
+	Reasoning int64 `json:"reasoning,omitempty"` // of Output
 }
 
 // ApprovalResolved is the data of EventApprovalResolved.

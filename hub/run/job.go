@@ -41,6 +41,11 @@ func (e *Engine) run(j *job) {
 	}
 	e.step("run:begun")
 	end, err := e.steps(j)
+	if err == nil && end.reason == ReasonInterrupted && j.plan.Agent != nil && e.closing() {
+		if err = e.persist(j); err == nil { // the next Open goes on with it
+			err = fault.New(fault.Unavailable, "not_ready", "wait for run", errEnding)
+		}
+	}
 	if err != nil { // what it was doing is not on record: the next Open resolves it
 		j.end(err)
 		return
@@ -61,10 +66,24 @@ func (e *Engine) steps(j *job) (ending, error) {
 			if end := j.over(ctx); end != nil {
 				return *end, nil
 			}
+			if j.plan.Agent != nil && e.closing() {
+				return ending{state: store.RunFailed, reason: ReasonInterrupted}, nil
+			}
 			s, more, err := j.src.Next(ctx, j.results)
+			if t, ok := j.src.(Telling); ok {
+				for _, told := range t.Tell() {
+					j.note(told.Kind, told.Data)
+				}
+			}
+			if j.plan.Agent != nil && more && err == nil {
+				s, err = plain(s, len(j.results))
+			}
+			stop, ended := errors.AsType[*Stop](err)
 			switch {
 			case ctx.Err() != nil:
 				return stopped(ctx), nil
+			case ended:
+				return ending{store.RunFailed, stop.Reason, stop.By}, nil
 			case err != nil:
 				return ending{state: store.RunFailed, reason: reasonOf(err)}, nil
 			case !more:
@@ -110,6 +129,13 @@ func (e *Engine) steps(j *job) (ending, error) {
 			}
 		}
 	}
+}
+
+// closing reports whether the engine is being closed.
+func (e *Engine) closing() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.closed
 }
 
 // limited is the run's ctx with its wall time.

@@ -34,6 +34,7 @@ type Request struct {
 	Token     string // id of the token that was shown, "" for none
 	Reserve   bool   // may use what budgets keep for the installation's owner
 	Steps     []hub.Step
+	Agent     *hub.Agent // instead of steps: it chooses them
 	Budget    hub.Budget
 	KeepGoing bool
 	Staged    bool   // workspaces are staged, also those that the operator didn't declare so
@@ -55,6 +56,7 @@ type plan struct {
 	Token     string       `json:"token,omitempty"`
 	Reserve   bool         `json:"reserve,omitempty"`
 	Steps     []hub.Step   `json:"steps"`
+	Agent     *hub.Agent   `json:"agent,omitempty"`
 	KeepGoing bool         `json:"keep_going,omitempty"`
 	Staged    bool         `json:"staged,omitempty"`
 	Parallel  bool         `json:"parallel,omitempty"`
@@ -74,8 +76,14 @@ func (q *Request) check() (*plan, error) {
 	switch {
 	case q.User == "":
 		return nil, fault.New(fault.Denied, "not_a_member", op, errors.New("the request names no user"))
-	case len(q.Steps) == 0:
-		return bad("invalid_input", "a run has at least one step")
+	case len(q.Steps) == 0 && q.Agent == nil:
+		return bad("invalid_input", "a run has at least one step, or an agent")
+	case len(q.Steps) > 0 && q.Agent != nil:
+		return bad("invalid_input", "an agent chooses the steps of its run: leave them out")
+	case q.Agent != nil && (strings.TrimSpace(q.Agent.Prompt) == "" || len(q.Agent.Prompt) > hub.MaxPrompt || !utf8.ValidString(q.Agent.Prompt)):
+		return bad("invalid_input", "a prompt is text of 1 to %d bytes", hub.MaxPrompt)
+	case q.Agent != nil && q.Agent.Turns < 0:
+		return bad("invalid_input", "a bound is negative")
 	case len(q.Steps) > MaxSteps:
 		return bad("too_large", "%d steps, the limit is %d", len(q.Steps), MaxSteps)
 	case len(q.Key) > MaxKey || !printable(q.Key):
@@ -83,7 +91,7 @@ func (q *Request) check() (*plan, error) {
 	case q.Budget.Calls < 0 || q.Budget.Wall < 0 || q.Budget.Bytes < 0:
 		return bad("invalid_input", "a bound is negative")
 	}
-	p := &plan{Surface: q.Surface, Device: q.Device, Token: q.Token, Reserve: q.Reserve, KeepGoing: q.KeepGoing, Staged: q.Staged, Parallel: q.Parallel, Attended: q.Attended && q.Key == "", Ephemeral: q.Session == ""}
+	p := &plan{Surface: q.Surface, Device: q.Device, Token: q.Token, Reserve: q.Reserve, KeepGoing: q.KeepGoing, Staged: q.Staged, Parallel: q.Parallel, Attended: q.Attended && q.Key == "", Ephemeral: q.Session == "", Agent: q.Agent}
 	var err error
 	if p.Background, err = q.checkBackground(); err != nil {
 		return nil, err
@@ -91,25 +99,37 @@ func (q *Request) check() (*plan, error) {
 	p.Parallel = p.Parallel || p.Background
 	total := 0
 	for i, s := range q.Steps {
-		if s.Tool == "" || len(s.Tool) > 128 || !printable(s.Tool) {
-			return bad("invalid_input", "step %d: a tool is named with 1 to 128 printable ASCII characters", i)
+		if s, err = plain(s, i); err != nil {
+			return nil, err
 		}
-		if len(s.Input) == 0 {
-			s.Input = json.RawMessage("{}")
-		}
-		var b bytes.Buffer
-		if len(s.Input) > MaxInput || json.Compact(&b, s.Input) != nil || b.Bytes()[0] != '{' {
-			return bad("invalid_input", "step %d: an input is one JSON object of at most %d bytes", i, MaxInput)
-		}
-		if total += b.Len(); total > maxPlan {
+		if total += len(s.Input); total > maxPlan {
 			return bad("too_large", "inputs of more than %d bytes", maxPlan)
 		}
-		p.Steps = append(p.Steps, hub.Step{Tool: s.Tool, Input: b.Bytes()})
+		p.Steps = append(p.Steps, s)
 	}
 	if p.Digest, err = q.digest(p.Steps); err != nil {
 		return nil, fault.New(fault.Internal, "internal", op, err)
 	}
 	return p, nil
+}
+
+// plain refuses a step that can't be one, and spells its input in one way.
+func plain(s hub.Step, i int) (hub.Step, error) {
+	bad := func(format string, a ...any) (hub.Step, error) {
+		return s, fault.New(fault.Usage, "invalid_input", "start run", fmt.Errorf("step %d: %w", i, fmt.Errorf(format, a...)))
+	}
+	if s.Tool == "" || len(s.Tool) > 128 || !printable(s.Tool) {
+		return bad("a tool is named with 1 to 128 printable ASCII characters")
+	}
+	if len(s.Input) == 0 {
+		s.Input = json.RawMessage("{}")
+	}
+	var b bytes.Buffer
+	if len(s.Input) > MaxInput || json.Compact(&b, s.Input) != nil || b.Bytes()[0] != '{' {
+		return bad("an input is one JSON object of at most %d bytes", MaxInput)
+	}
+	s.Input = b.Bytes()
+	return s, nil
 }
 
 // digest hashes the JSON, with json.Marshal's escapes, of what makes two requests the same. It
@@ -125,6 +145,11 @@ func (q *Request) digest(steps []hub.Step) (d canon.Digest, err error) {
 	}
 	io.WriteString(h, `{"Session":`)
 	put(q.Session)
+	if q.Agent != nil {
+		io.WriteString(h, `,"Agent":`)
+		put(q.Agent)
+		io.WriteString(h, `,"Steps":[`)
+	}
 	for i, s := range steps { // at least one
 		before := ","
 		if i == 0 {
@@ -215,5 +240,3 @@ func planOf(r *store.Run) (*plan, error) {
 // digest of a plan depends on them.
 var unescape = strings.NewReplacer(`\\`, `\\`, `\u003c`, "<", `\u003e`, ">", `\u0026`, "&", `\u2028`, "\u2028", `\u2029`, "\u2029")
 
-// source is where the steps of a plan come from.
-func (p *plan) source() *List { return &List{Steps: p.Steps, KeepGoing: p.KeepGoing} }

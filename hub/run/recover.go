@@ -25,6 +25,7 @@ import (
 //     has the outcome that the journal has for its call, outcome_unknown where the
 //     gate found an intent without a result; a call that the journal does not know
 //     never ran. No step is made again;
+//   - but an agent's run goes on: it's told what became of that step;
 //   - a run that had not begun is made, in its place, unless it was a call of
 //     somebody who waited: that is cancelled, "caller_gone". While an emergency stop
 //     is in force all of these are cancelled, "stopped"; in safe mode they go on waiting;
@@ -59,6 +60,11 @@ func (e *Engine) recover(ctx context.Context) error {
 		}
 		e.step("run:recover")
 		switch {
+		case r.State.Active() && p.Agent != nil && e.cfg.Agents != nil && !e.cfg.Hold && !e.cfg.Park:
+			var j *job
+			if j, err = e.resumed(ctx, r, p, calls.run[r.ID]); err == nil && e.lines.Restore(j.session, j.id, j.owner(), p.Parallel) == session.Active {
+				start = append(start, j.id)
+			}
 		case r.State.Active():
 			err = e.interrupted(ctx, r.ID, p, calls.run[r.ID])
 		case e.cfg.Hold:
@@ -67,7 +73,7 @@ func (e *Engine) recover(ctx context.Context) error {
 			err = e.abandoned(ctx, r.ID, p, Stop{State: store.RunCancelled, Reason: ReasonCallerGone})
 		case e.cfg.Park:
 		default:
-			j := newJob(r.ID, r.Session, r.Principal, p, r.Budget)
+			j := e.newJob(r.ID, r.Session, r.Principal, p, r.Budget)
 			_ = e.remember(j) // it has been promised, also without room
 			j.ok = true
 			close(j.recorded)
@@ -270,25 +276,67 @@ func foundIn(p *receipt.Predicate, index uint64) result {
 // journal does not know.
 func (e *Engine) interrupted(ctx context.Context, id string, p *plan, found result) error {
 	return e.alone(ctx, id, func(tx *store.Tx, r *store.Run) error {
-		s, err := running(tx, id)
-		if err != nil {
+		if err := settleRunning(tx, id, found); err != nil {
 			return err
-		}
-		if s != nil {
-			known, err := knows(tx, found.CallID)
-			if err != nil {
-				return err
-			}
-			if found.CallID == "" || known { // known: of an earlier step, whose result could not be taken
-				found = result{}
-				found.fail(fault.New(fault.Canceled, ReasonInterrupted, "call", errors.New("the daemon stopped before it was decided; nothing ran")))
-			}
-			if err := closeStep(tx, *s, found); err != nil {
-				return err
-			}
 		}
 		return e.close(tx, r, p, Stop{State: store.RunFailed, Reason: ReasonInterrupted})
 	})
+}
+
+// resumed brings an agent's run that was under way to where it can go on. The zero found is a call
+// that the journal does not know.
+func (e *Engine) resumed(ctx context.Context, r *store.Run, p *plan, found result) (*job, error) {
+	j := e.newJob(r.ID, r.Session, r.Principal, p, r.Budget)
+	_ = e.remember(j) // it has been promised, also without room
+	err := e.alone(ctx, r.ID, func(tx *store.Tx, r *store.Run) error {
+		if err := settleRunning(tx, r.ID, found); err != nil {
+			return err
+		}
+		if r.State == store.RunWaitingApproval {
+			if err := move(tx, r, store.RunInProgress, hub.RunChange{}); err != nil {
+				return err
+			}
+		}
+		j.began, j.use = r.Started, r.Use
+		j.left.n.Store(r.Budget.Bytes - r.Use.Bytes)
+		rows, err := tx.Steps(r.ID)
+		if err != nil {
+			return err
+		}
+		for i := range rows {
+			s, err := stepOf(&rows[i])
+			if err != nil {
+				return err
+			}
+			s.Input, s.Stdout, s.Stderr = nil, hub.Output{}, hub.Output{}
+			j.results = append(j.results, s)
+		}
+		return tx.UpdateRun(r)
+	})
+	if err != nil {
+		return nil, err
+	}
+	j.ok = true
+	close(j.recorded)
+	e.jobs[j.id] = j
+	return j, nil
+}
+
+// settleRunning gives the step of a run that was running its end.
+func settleRunning(tx *store.Tx, id string, found result) error {
+	s, err := running(tx, id)
+	if err != nil || s == nil {
+		return err
+	}
+	known, err := knows(tx, found.CallID)
+	if err != nil {
+		return err
+	}
+	if found.CallID == "" || known { // known: of an earlier step, whose result could not be taken
+		found = result{}
+		found.fail(fault.New(fault.Canceled, ReasonInterrupted, "call", errors.New("the daemon stopped before it was decided; nothing ran")))
+	}
+	return closeStep(tx, *s, found)
 }
 
 // knows reports whether a step has this call already.

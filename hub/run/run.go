@@ -138,6 +138,9 @@ type Config struct {
 	HoldsSecret func(user string, input []byte) bool
 	// Servers has programs that answer calls. Default: none.
 	Servers Servers
+	// Agents has the sources of runs whose steps an agent chooses. Default: none, and such a run is
+	// refused.
+	Agents Agents
 	// Over is told of the session of a run that had one of its own, when both have ended.
 	// Default: nobody is.
 	Over func(session string)

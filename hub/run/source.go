@@ -16,6 +16,41 @@ type Source interface {
 	Next(ctx context.Context, results []hub.StepResult) (s hub.Step, more bool, err error)
 }
 
+// Agents has the sources of runs whose steps an agent chooses.
+type Agents interface {
+	Source(a Agent) Source
+}
+
+// Agent is the run of an agent.
+type Agent struct {
+	ID, Session string
+	Caller      hub.Caller
+	Calls       int64 // that its budget lets it make
+	hub.Agent
+}
+
+// Telling is a Source that puts events on its run's tape. Tell returns those that have come since
+// it was asked last: it's asked when Next has returned.
+type Telling interface {
+	Source
+	Tell() []Told
+}
+
+// Told is an event.
+type Told struct {
+	Kind string
+	Data any
+}
+
+// source is where the steps of a run come from.
+func (e *Engine) source(j *job) Source {
+	p := j.plan
+	if p.Agent == nil {
+		return &List{Steps: p.Steps, KeepGoing: p.KeepGoing}
+	}
+	return e.cfg.Agents.Source(Agent{ID: j.id, Session: j.session, Caller: j.caller(), Calls: j.budget.Calls, Agent: *p.Agent})
+}
+
 // List is the Source of a run whose steps were given when it was started.
 type List struct {
 	Steps     []hub.Step

@@ -63,12 +63,13 @@ type job struct {
 	alive  chan struct{} // closed when the program that may be running is gone; nil: none is; guarded by mu
 }
 
-func newJob(id, session, user string, p *plan, b store.Budget) *job {
-	j := &job{id: id, session: session, user: user, plan: p, src: p.source(), budget: b,
+func (e *Engine) newJob(id, session, user string, p *plan, b store.Budget) *job {
+	j := &job{id: id, session: session, user: user, plan: p, budget: b,
 		recorded: make(chan struct{}), ended: make(chan struct{}), stuck: make(chan struct{}),
 		started: make(chan struct{}), made: time.Now()}
 	j.ctx, j.cancel = context.WithCancelCause(context.Background())
 	j.left.n.Store(b.Bytes)
+	j.src = e.source(j)
 	return j
 }
 
@@ -83,8 +84,14 @@ func (p *plan) keeps() (n int64) {
 	for i := range p.Steps {
 		n += 2*int64(len(p.Steps[i].Input)) + 1<<10
 	}
+	if p.Agent != nil {
+		n += agentKeeps + 2*int64(len(p.Agent.Prompt))
+	}
 	return n
 }
+
+// agentKeeps is what an agent's run keeps of its conversation and its tools, in bytes.
+const agentKeeps = 512 << 10
 
 // remember takes the memory that the run keeps until it ends.
 func (e *Engine) remember(j *job) (err error) {
@@ -135,6 +142,14 @@ func (e *Engine) Start(ctx context.Context, q Request) (string, error) {
 			return "", fault.New(fault.Usage, "secret_in_call", "start run", fmt.Errorf("the input of step %d has the value of a secret", i))
 		}
 	}
+	if p.Agent != nil {
+		if e.cfg.Agents == nil {
+			return "", fault.New(fault.Refused, "not_found", "start run", errors.New("this palyrad has no models")).WithHint("[models.NAME] in its configuration declares one: docs/AGENT.md")
+		}
+		if e.cfg.HoldsSecret != nil && e.cfg.HoldsSecret(q.User, []byte(p.Agent.Prompt)) {
+			return "", fault.New(fault.Usage, "secret_in_call", "start run", errors.New("the prompt has the value of a secret"))
+		}
+	}
 	old, err := e.look(ctx, &q)
 	if err != nil || old != nil {
 		return existing(old, p, err)
@@ -150,7 +165,7 @@ func (e *Engine) Start(ctx context.Context, q Request) (string, error) {
 	if p.Background {
 		most.Wall = e.cfg.Background.Wall
 	}
-	j := newJob(ident.New(ident.Run), sess, q.User, p, bound(q.Budget, most))
+	j := e.newJob(ident.New(ident.Run), sess, q.User, p, bound(q.Budget, most))
 	j.beside = q.Beside
 	if err := e.remember(j); err != nil {
 		return "", err
@@ -393,6 +408,9 @@ func (e *Engine) create(tx *store.Tx, j *job, place session.Place, key string) e
 	}
 	r.State = ""
 	j.stage(e.begin(j))
+	if j.plan.Agent != nil {
+		return j.apply(tx, r)
+	}
 	first, _, err := j.src.Next(j.ctx, nil) // a List answers at once
 	if err != nil {
 		return err

@@ -39,7 +39,12 @@ func (e *Engine) Read(ctx context.Context, id string) (hub.Run, error) {
 		if err != nil {
 			return v, err
 		}
-		v.Background = p.Background
+		v.Background, v.Agent = p.Background, p.Agent
+		if v.Agent != nil && r.State.Terminal() {
+			if v.Answer, err = answerOf(tx, id, v.LastSeq); err != nil {
+				return v, err
+			}
+		}
 		for i := len(rows); i < len(p.Steps); i++ { // not begun
 			s := hub.StepResult{Index: i, Tool: p.Steps[i].Tool, Input: p.Steps[i].Input, State: hub.StepPending}
 			if r.State.Terminal() {
@@ -49,6 +54,23 @@ func (e *Engine) Read(ctx context.Context, id string) (hub.Run, error) {
 		}
 		return v, nil
 	})
+}
+
+// answerOf returns what an agent's run ended with, nil if it says nothing: the event before its
+// last.
+func answerOf(tx *store.Tx, id string, last uint64) (*hub.AgentEnded, error) {
+	if last < 2 {
+		return nil, nil
+	}
+	evs, err := tx.Events(id, last-2, 1)
+	if err != nil || len(evs) == 0 || evs[0].Kind != hub.EventAgentEnded {
+		return nil, err
+	}
+	var a hub.AgentEnded
+	if err := json.Unmarshal(evs[0].Payload, &a); err != nil {
+		return nil, fault.New(fault.Integrity, "store_corrupt", fmt.Sprintf("read the answer of run %q", id), err)
+	}
+	return &a, nil
 }
 
 // Of is a run as clients see it, without steps.
