@@ -37,6 +37,7 @@ func (c *Config) check() []Problem {
 		}
 	}
 	ps = append(ps, c.checkListener()...)
+	ps = append(ps, c.checkModels()...)
 	for _, f := range Floors() {
 		if f.Applies(c.Profile) && !f.holds(c) {
 			add(f.Key, f.Fix, "profile %s wants %s: %s", c.Profile, f.Want, f.Why)
@@ -132,7 +133,7 @@ func (c *Config) checkDeclared(name string) (ps []Problem) {
 		key := "workspaces." + name + "." + leaf
 		bad := func(format string, args ...any) {
 			ps = append(ps, Problem{Key: key, Line: c.line(key), Text: fmt.Sprintf(format, args...),
-				Fix: "palyra config explain workspaces." + workspaceName + "." + leaf})
+				Fix: "palyra config explain workspaces." + ownName + "." + leaf})
 		}
 		if len(l) > most {
 			bad("has %d elements, at most %d", len(l), most)

@@ -18,7 +18,7 @@
 //
 // Grammar: TOML 1.0. Durations are Go's ("90s", "5m"), sizes are bytes as a
 // number or "64KiB", "16MiB", "1GiB", modes are octal text ("0660"). A variable
-// PALYRA_SECTION_KEY holds the value of section.key as text; workspaces and
+// PALYRA_SECTION_KEY holds the value of section.key as text; workspaces, models and
 // what they allow stand in the file only.
 //
 // # What it does not protect against
@@ -55,6 +55,8 @@ type Config struct {
 	Tools      Tools                `key:"tools"`
 	Vault      Vault                `key:"vault"`
 	Workspaces map[string]Workspace `key:"workspaces" doc:"The only host directories that tools reach, by name (1 to 32 of a-z, 0-9, -)."`
+	Models     map[string]Model     `key:"models" doc:"The language models that agents ask, by name (as workspaces). A turn of one is a call of model.turn, which reaches the url's host alone."`
+	Agent      Agent                `key:"agent"`
 	Limits     Limits               `key:"limits" doc:"Bounds on clients; a principal's hold for all its credentials together. More is refused at once."`
 	Budget     Budget               `key:"budget" doc:"A run's default and most; a single call is a run of one step."`
 	Pool       Pool                 `key:"pool"`
@@ -145,6 +147,23 @@ type Workspace struct {
 	Caches   List     `key:"caches" unit:"list of names" doc:"At most 8 folders /caches/NAME that process.run fills and later calls of the same principal in the workspace find again; go, npm and pip are found by their programs. home is HOME and tmp is /tmp, and both last for a session." cost:"What one call of a principal leaves there, its next ones read and may run."`
 	Programs List     `key:"programs" unit:"list of paths" doc:"Directories, first in PATH and where process.run looks for programs named without a slash. Each lies in a mount, or where every cell shows the host's files, as /usr/local/go/bin does."`
 	Env      List     `key:"env" unit:"list of NAME=VALUE" doc:"Variables of process.run, which calls can't replace, but for PATH and those of the dynamic loader, the C library and shells. Their values aren't secret: approvers and policies see them."`
+}
+
+// Model is a language model, and where it's asked. models.go checks it.
+type Model struct {
+	Provider  string `key:"provider" oneof:"openai openai_chat anthropic scripted" doc:"What is spoken: openai is the Responses API, openai_chat Chat Completions, anthropic Messages. scripted asks no one and answers what a script says, for tests and a first look."`
+	URL       string `key:"url" unit:"URL" doc:"Where the provider's paths begin: https://api.openai.com/v1. http:// takes network. The scripted provider has none."`
+	Model     string `key:"model" doc:"The provider's name of it. Empty: the name of this table."`
+	Key       string `key:"key" unit:"vault reference" doc:"The secret that palyra-egress puts into each request, vault://SCOPE/KEY (palyra secrets put): for anthropic as x-api-key, else as Authorization: Bearer. No other process has it. Empty: none."`
+	Network   string `key:"network" unit:"NETWORK/BITS:PORT" doc:"For a server with a private address or of this host: the network with the url's port, as a call's --egress names it (docs/EGRESS.md). Empty: the url's host is on the Internet."`
+	MaxTokens int64  `key:"max_tokens" unit:"tokens" default:"0" min:"0" max:"10000000" doc:"The longest answer. 0: as long as is asked for, or as the provider has it."`
+	Context   int64  `key:"context" unit:"tokens" default:"128000" min:"1000" max:"100000000" doc:"The window: what question and answer have room for."`
+	Script    string `key:"script" unit:"path" doc:"For scripted: a JSON file with its answers, read at the start. Empty: a built-in one."`
+}
+
+// Agent says how palyrad's own agent runs.
+type Agent struct {
+	Model string `key:"model" unit:"name" doc:"Of [models.NAME]: the one that is asked where a run names none. Empty: the only one, if there is one."`
 }
 
 // Limits bound what clients can ask for.

@@ -123,6 +123,30 @@ func TestRefused(t *testing.T) {
 		{"PATH", "[workspaces.a]\npath = \"/srv/a\"\nenv = [\"PATH=/opt\"]\n", nil, 3, "which programs does", ""},
 		{"programs with a colon", "[workspaces.a]\npath = \"/srv/a\"\nprograms = [\"/opt:/x\"]\n", nil, 3, "has a colon", ""},
 		{"a network", "[workspaces.a]\npath = \"/srv/a\"\nnetwork = \"host\"\n", nil, 3, "is none of fresh, loopback, session, void", ""},
+		{"a model without a provider", "[models.a]\nmodel = \"x\"\n", nil, 1, "models.a.provider: has no value", "explain models.NAME.provider"},
+		{"a provider", "[models.a]\nprovider = \"gemini\"\n", nil, 2, "is none of openai, openai_chat, anthropic, scripted", ""},
+		{"a model's name", "[models.A]\nprovider = \"scripted\"\n", nil, 1, "is no name for a model", ""},
+		{"unknown in a model", "[models.a]\nprovider = \"scripted\"\napi_key = \"x\"\n", nil, 3, "models.a.api_key: there is no such key", "secrets do not belong"},
+		{"a model's key itself", "[models.a]\nkey = \"sk-proj-" + strings.Repeat("A", 24) + "\"\n", nil, 0, "private key or a token", ""},
+		{"no url", "[models.a]\nprovider = \"openai\"\n", nil, 1, "models.a.url: has no value", ""},
+		{"a url of another scheme", "[models.a]\nprovider = \"openai\"\nurl = \"ftp://a.example\"\n", nil, 3, "unsupported scheme", ""},
+		{"a url with a query", "[models.a]\nprovider = \"openai\"\nurl = \"https://a.example/?x=1\"\n", nil, 3, "has a query", ""},
+		{"a url with a password", "[models.a]\nprovider = \"openai\"\nurl = \"https://a:b@a.example\"\n", nil, 3, "credentials are forbidden", ""},
+		{"in the clear", "[models.a]\nprovider = \"openai_chat\"\nurl = \"http://a.example/v1\"\n", nil, 3, "a network of yours alone", ""},
+		{"localhost", "[models.a]\nprovider = \"openai_chat\"\nurl = \"http://localhost:8000\"\nnetwork = \"127.0.0.1:8000\"\n", nil, 3, "the cell itself", ""},
+		{"the cell's loopback", "[models.a]\nprovider = \"openai_chat\"\nurl = \"http://127.0.0.1:8000\"\nnetwork = \"127.0.0.1:8000\"\n", nil, 3, "own loopback", ""},
+		{"a key in the clear", "[models.a]\nprovider = \"openai_chat\"\nurl = \"http://a.example:8000\"\nnetwork = \"10.0.0.0/8:8000\"\nkey = \"vault://global/a\"\n", nil, 5, "is sent over https:// alone", ""},
+		{"a key that is none", "[models.a]\nprovider = \"openai\"\nurl = \"https://a.example\"\nkey = \"vault://all/a\"\n", nil, 4, "want global, principal:ID", ""},
+		{"a key for an address", "[models.a]\nprovider = \"openai\"\nurl = \"https://192.0.2.1\"\nkey = \"vault://global/a\"\n", nil, 4, "models.a.key: ", ""},
+		{"a network's port", "[models.a]\nprovider = \"openai\"\nurl = \"https://a.example:8443\"\nnetwork = \"10.0.0.0/8\"\n", nil, 4, "has the port 443, and the url's is 8443", ""},
+		{"a public network", "[models.a]\nprovider = \"openai\"\nurl = \"http://a.example\"\nnetwork = \"8.8.8.0/24:80\"\n", nil, 4, "has no private or loopback address", ""},
+		{"a name as network", "[models.a]\nprovider = \"openai\"\nurl = \"https://a.example\"\nnetwork = \"b.example:443\"\n", nil, 4, "is no network and port", ""},
+		{"another network", "[models.a]\nprovider = \"openai_chat\"\nurl = \"http://10.1.0.1:80\"\nnetwork = \"10.2.0.0/16:80\"\n", nil, 4, "hasn't the url's address", ""},
+		{"a script that isn't read", "[models.a]\nprovider = \"openai\"\nurl = \"https://a.example\"\nscript = \"/etc/x.json\"\n", nil, 4, "is for the scripted provider alone", ""},
+		{"a relative script", "[models.a]\nprovider = \"scripted\"\nscript = \"x.json\"\n", nil, 3, "no clean absolute path", ""},
+		{"a url that isn't asked", "[models.a]\nprovider = \"scripted\"\nurl = \"https://a.example\"\n", nil, 3, "reaches nothing", ""},
+		{"no tokens", "[models.a]\nprovider = \"scripted\"\ncontext = 10\n", nil, 3, "less than 1000", ""},
+		{"an agent without its model", "[agent]\nmodel = \"b\"\n[models.a]\nprovider = \"scripted\"\n", nil, 2, "is none of the models", "did you mean a?"},
 		{"mode", "[listen]\nsocket_mode = \"4755\"\n", nil, 2, "is no octal mode", ""},
 		{"mode number", "[listen]\nsocket_mode = 0o660\n", nil, 2, "not a number", "write it in quotes"},
 		{"control character", "[state]\ndir = \"/a\\u0000b\"\n", nil, 2, "control character", ""},
@@ -177,6 +201,10 @@ func TestAccepted(t *testing.T) {
 		"size as number":           "[limits]\nbody = 65536\n",
 		"workspace":                "[workspaces.a]\npath = \"/srv/a\"\nread_only = false\n",
 		"inline workspace":         "workspaces = { a = { path = \"/srv/a\" } }\n",
+		"a scripted model":         "[models.a]\nprovider = \"scripted\"\nscript = \"/etc/palyra/script.json\"\n[agent]\nmodel = \"a\"\n",
+		"a model with a key":       "[models.a-1]\nprovider = \"anthropic\"\nurl = \"https://api.anthropic.com/v1\"\nkey = \"vault://global/a\"\nmax_tokens = 4096\ncontext = 200000\n",
+		"a model of this host":     "[models.a]\nprovider = \"openai_chat\"\nurl = \"http://models.internal:11434/v1/\"\nnetwork = \"127.0.0.1:11434\"\n",
+		"a model in a network":     "[models.a]\nprovider = \"openai_chat\"\nurl = \"http://10.1.2.3:8000\"\nnetwork = \"10.1.0.0/16:8000\"\n",
 		"dotted":                   "limits.queue = 3\n",
 		"every value in its place": example,
 	} {
@@ -187,6 +215,9 @@ func TestAccepted(t *testing.T) {
 		})
 	}
 	c, _ := parse(t, "[workspaces.a]\npath = \"/srv/a\"\n")
+	if c.Models != nil {
+		t.Errorf("models are %v, want none", c.Models)
+	}
 	if w := c.Workspaces["a"]; !w.ReadOnly || w.Path != "/srv/a" {
 		t.Errorf("workspace without read_only is %+v, want read-only", w)
 	}
@@ -406,7 +437,7 @@ func TestTags(t *testing.T) {
 	if len(keys) < 30 {
 		t.Fatalf("%d keys", len(keys))
 	}
-	name := regexp.MustCompile(`^([a-z]+\.)?([a-z_]+)$|^workspaces\.NAME\.[a-z_]+$`)
+	name := regexp.MustCompile(`^([a-z]+\.)?([a-z_]+)$|^(workspaces|models)\.NAME\.[a-z_]+$`)
 	for _, k := range keys {
 		if !name.MatchString(k.Name) || len(k.Doc) < 20 || !strings.HasSuffix(k.Doc, ".") {
 			t.Errorf("%s: bad name or no meaning: %q", k.Name, k.Doc)
@@ -472,7 +503,7 @@ func TestSchema(t *testing.T) {
 		t.Errorf("the schema is %s", Schema())
 	}
 	for pattern, w := range s.Properties["workspaces"].PatternProperties {
-		if pattern != workspaceNames.String() || w.Properties["path"] == nil {
+		if pattern != ownNames.String() || w.Properties["path"] == nil {
 			t.Errorf("workspaces are %v", w)
 		}
 	}

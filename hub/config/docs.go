@@ -96,14 +96,14 @@ func Schema() []byte {
 		o := object(docs[i])
 		props[n] = o
 		tables[n] = o["properties"].(map[string]any)
-		if n == "workspaces" {
-			each := object("one directory")
-			each["required"] = []string{"path"}
+		if needs := named[n]; needs != nil {
+			each := object("one of them")
+			each["required"] = needs
 			delete(o, "properties")
 			delete(o, "additionalProperties")
-			o["patternProperties"] = map[string]any{workspaceNames.String(): each}
+			o["patternProperties"] = map[string]any{ownNames.String(): each}
 			o["additionalProperties"] = false
-			tables[n+"."+workspaceName] = each["properties"].(map[string]any)
+			tables[n+"."+ownName] = each["properties"].(map[string]any)
 		}
 	}
 	for _, k := range Keys() {

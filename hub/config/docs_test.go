@@ -116,7 +116,7 @@ const docsRules = `1. An unknown key, table or ` + "`PALYRA_`" + ` variable MUST
    octal text.
 4. The file MUST be a regular file of at most 256 KiB that only root or palyrad's user may write.
 5. A variable ` + "`PALYRA_SECTION_KEY`" + ` overrides ` + "`section.key`" + `, ` + "`PALYRA_PROFILE`" + ` the profile; none
-   declares workspaces.
+   declares workspaces or models.
 6. Secrets MUST NOT stand in it: no key takes one, and text that looks like a private key or token
    is refused.
 `

@@ -13,7 +13,7 @@ import (
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{"", example, "profile = \"worker-enabled\"\n[policy]\ndir = \"/p\"\n", "[listen]\nhttp = \"0.0.0.0:1\"\n",
 		"x = '''\n[a]\n'''\n[limits]\nqueue = 0x10\n", "workspaces = { a = { path = \"/srv\", read_only = false } }\n", "[[a]]\n", "\"listen\".\"http\" = \"off\"\n",
-		"[limits]\nbody = 1979-05-27T07:32:00Z\n", "a = [1,\n[2],\n\"]\"]\n", "\xff\xfe", "[workspaces.\"a.b\"]\n"} {
+		"[limits]\nbody = 1979-05-27T07:32:00Z\n", "a = [1,\n[2],\n\"]\"]\n", "\xff\xfe", "[models.a]\nprovider = \"openai\"\nurl = \"https://a.example/v1\"\nkey = \"vault://global/a\"\n", "[workspaces.\"a.b\"]\n"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, src string) {
@@ -39,8 +39,13 @@ func FuzzParse(f *testing.F) {
 			t.Fatal("taken: an open listener")
 		}
 		for name, w := range c.Workspaces {
-			if !workspaceNames.MatchString(name) || w.Path == "/" || beneath(c.State.Dir, w.Path) {
+			if !ownNames.MatchString(name) || w.Path == "/" || beneath(c.State.Dir, w.Path) {
 				t.Fatalf("taken: workspace %q at %q", name, w.Path)
+			}
+		}
+		for name, m := range c.Models {
+			if m.Key != "" && !strings.HasPrefix(strings.ToLower(m.URL), "https:") || m.Provider == "" {
+				t.Fatalf("taken: model %q, %+v", name, m)
 			}
 		}
 		if reload, restart := c.Diff(c); len(reload)+len(restart) != 0 {

@@ -25,11 +25,25 @@ type Key struct {
 	Floors  []Floor  `json:"floors,omitempty"` //
 	section string   // the table it stands in, "" for the top
 	index   []int    // of the field, for reflect; in a Workspace for its keys
-	each    bool     // it stands in every table of Workspaces
+	each    bool     // it stands in every table of Workspaces, or of Models
 }
 
-// workspaceName stands in a Key for the name that the operator chose.
-const workspaceName = "NAME"
+// ownName stands in a Key for the name that the operator chose.
+const ownName = "NAME"
+
+// named are the sections whose tables the operator names, and the keys that each such table needs.
+var named = map[string][]string{"workspaces": {"path"}, "models": {"provider"}}
+
+// tables returns the map of c for such a section.
+func (c *Config) tables(section string) reflect.Value {
+	t := reflect.TypeFor[Config]()
+	for i := range t.NumField() {
+		if t.Field(i).Tag.Get("key") == section {
+			return reflect.ValueOf(c).Elem().Field(i)
+		}
+	}
+	panic("config: internal error: no section " + section)
+}
 
 // Keys returns every key, in the order of the struct.
 func Keys() []Key {
@@ -73,7 +87,7 @@ func walk(t reflect.Type, section string, index []int, each bool) []Key {
 		case f.Type.Kind() == reflect.Struct:
 			keys = append(keys, walk(f.Type, name, at, false)...)
 		case f.Type.Kind() == reflect.Map:
-			keys = append(keys, walk(f.Type.Elem(), name+"."+workspaceName, nil, true)...)
+			keys = append(keys, walk(f.Type.Elem(), name+"."+ownName, nil, true)...)
 		default:
 			k := Key{Name: name, Type: typeName(f.Type), Unit: f.Tag.Get("unit"), Default: f.Tag.Get("default"),
 				OneOf: strings.Fields(f.Tag.Get("oneof")), Aka: strings.Fields(f.Tag.Get("aka")), Min: f.Tag.Get("min"), Max: f.Tag.Get("max"),

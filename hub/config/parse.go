@@ -85,6 +85,7 @@ var secretLike = []*regexp.Regexp{
 	regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----`),
 	regexp.MustCompile(`\bpalyra_[A-Za-z0-9]+_[A-Za-z0-9]{16,}_[A-Za-z0-9]+\b`),
 	regexp.MustCompile(`AGE-SECRET-KEY-1[0-9A-Z]{10}`),
+	regexp.MustCompile(`\bsk-[A-Za-z0-9_-]{20}`), // of OpenAI, Anthropic and others
 }
 
 // quotedLong matches the library's quotes from the file, which may hold a secret that was
@@ -121,8 +122,8 @@ func (p *parser) table(prefix string, doc map[string]any, byName map[string]Key)
 		sub, isTable := v.(map[string]any)
 		known := isSection(name)
 		switch {
-		case prefix == "workspaces" && isTable:
-			p.workspace(name, part, sub, byName)
+		case named[prefix] != nil && isTable:
+			p.named(prefix, part, sub, byName)
 		case known && isTable:
 			p.table(name, sub, byName)
 		case known:
@@ -138,34 +139,35 @@ func (p *parser) table(prefix string, doc map[string]any, byName map[string]Key)
 	}
 }
 
-var workspaceNames = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
+var ownNames = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 
-func (p *parser) workspace(name, part string, doc map[string]any, byName map[string]Key) {
-	if !workspaceNames.MatchString(part) {
-		p.add("workspaces", "", "%q is no name for a workspace: 1 to 32 of a-z, 0-9 and -", clip(part))
+// named takes a table with a name of the operator's.
+func (p *parser) named(section, part string, doc map[string]any, byName map[string]Key) {
+	if !ownNames.MatchString(part) {
+		p.add(section, "", "%q is no name for a %s: 1 to 32 of a-z, 0-9 and -", clip(part), strings.TrimSuffix(section, "s"))
 		return
 	}
-	w := Workspace{}
-	rv := reflect.ValueOf(&w).Elem()
+	name, pattern, all := section+"."+part, section+"."+ownName, p.c.tables(section)
+	rv := reflect.New(all.Type().Elem()).Elem()
 	for _, k := range byName {
-		if k.each && k.Type != "list" {
+		if k.section == pattern && k.Default != "" {
 			if err := set(rv.FieldByIndex(k.index), k, k.Default); err != nil {
 				panic("config: internal error: default of " + k.Name + " " + err.Error())
 			}
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(doc)) {
-		k, ok := byName["workspaces."+workspaceName+"."+key]
+		k, ok := byName[pattern+"."+key]
 		if !ok {
-			p.unknown(name+"."+key, "workspaces."+workspaceName, key, byName)
+			p.unknown(name+"."+key, pattern, key, byName)
 			continue
 		}
 		p.value(rv.FieldByIndex(k.index), k, name+"."+key, doc[key])
 	}
-	if p.c.Workspaces == nil {
-		p.c.Workspaces = make(map[string]Workspace)
+	if all.IsNil() {
+		all.Set(reflect.MakeMap(all.Type()))
 	}
-	p.c.Workspaces[part] = w
+	all.SetMapIndex(reflect.ValueOf(part), rv)
 }
 
 func isSection(name string) bool {

@@ -31,16 +31,23 @@ func (c *Config) Values() []Value {
 		}
 		out = append(out, v)
 	}
-	for _, k := range Keys() {
+	keys := Keys()
+	for _, k := range keys {
 		if !k.each {
 			put(k, k.Name, reflect.ValueOf(c).Elem())
 		}
 	}
-	for _, ws := range slices.Sorted(maps.Keys(c.Workspaces)) {
-		w := c.Workspaces[ws]
-		for _, k := range Keys() {
-			if k.each {
-				put(k, strings.Replace(k.Name, workspaceName, ws, 1), reflect.ValueOf(&w).Elem())
+	sections, _ := sections()
+	for _, section := range sections {
+		if named[section] == nil {
+			continue
+		}
+		all, pattern := c.tables(section), section+"."+ownName
+		for _, name := range slices.SortedFunc(slices.Values(all.MapKeys()), func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) }) {
+			for _, k := range keys {
+				if k.section == pattern {
+					put(k, section+"."+name.String()+"."+leaf(k.Name), all.MapIndex(name))
+				}
 			}
 		}
 	}
