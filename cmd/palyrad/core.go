@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	"palyra/hub/config"
 	"palyra/hub/gateway"
 	"palyra/hub/local"
+	"palyra/hub/model"
 	"palyra/hub/store"
 	"palyra/internal/budget"
 	"palyra/internal/canon"
@@ -71,7 +74,7 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 		return nil, err
 	}
 	if c.fetchPath, err = installed.Check(filepath.Join(filepath.Dir(c.toolPath), "palyra-fetch")); err != nil {
-		d.log.Warn("there is no http.fetch and no MCP server over HTTP: their program can't be used", "error", err)
+		d.log.Warn("there is no http.fetch, no MCP server over HTTP, and no model is asked: their program can't be used", "error", err)
 	}
 	if c.store, err = store.Open(filepath.Join(cfg.State.Dir, "store"), store.Options{
 		ArtifactQuota: int64(cfg.State.ArtifactQuota), ArtifactShare: c.share(cfg), TestOnlyStep: d.testOnlyStep}); err != nil {
@@ -88,12 +91,18 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 	}
 	table := tool.New(tc)
 	servers := gateway.New(gateway.Config{Store: c.store, Tools: table, Workspaces: tc.Workspaces, Fetch: c.fetchPath, Version: version})
+	budgets := kernel.NewBudgets(int64(cfg.Limits.Sealed), int64(cfg.Limits.SealedEach))
+	models, err := model.New(model.Config{Tools: servers, Models: cfg.Models, Default: cfg.Agent.Model, Fetch: c.fetchPath,
+		Workspaces: slices.Sorted(maps.Keys(cfg.Workspaces)), Memory: budgets.Sealed})
+	if err != nil {
+		return nil, err
+	}
 	c.memory = budget.NewMark(limitHeap(budget.Memory()))
 	kc := kernel.Config{
 		StateDir: cfg.State.Dir, PolicyDir: cfg.Policy.Dir, Floor: cfg.WantsCertificate(), CellPath: d.cellPath, Starter: d.starter, Warm: tier.C,
 		Pool:    cell.Pool{Cells: int(cfg.Pool.Cells), Networks: int(cfg.Pool.Networks), MaxAge: cfg.Pool.MaxAge.Std()},
-		Budgets: kernel.NewBudgets(int64(cfg.Limits.Sealed), int64(cfg.Limits.SealedEach)),
-		Tools:   servers, CacheQuota: int64(cfg.State.CachesEach), ApprovalTimeout: cfg.Approvals.Timeout.Std(), Observe: c.meter.observe, Scrub: d.secrets, TestOnlyStep: d.testOnlyStep,
+		Budgets: budgets,
+		Tools:   models, CacheQuota: int64(cfg.State.CachesEach), ApprovalTimeout: cfg.Approvals.Timeout.Std(), Observe: c.meter.observe, Scrub: d.secrets, TestOnlyStep: d.testOnlyStep,
 	}
 	if opens != nil {
 		kc.Vault = opens.use

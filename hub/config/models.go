@@ -120,18 +120,21 @@ func checkNetwork(text string, host egress.Rule) error {
 	return nil
 }
 
-// Use returns the use of the model's key, for each request behind its url: an egress.Use as
-// text.
-func (m *Model) Use() string {
-	place := "header:authorization"
+// Place is where a request has the model's key, as an egress.Place as text.
+func (m *Model) Place() string {
 	if m.Provider == turn.Messages {
-		place = "header:x-api-key"
+		return "header:x-api-key"
 	}
+	return "header:authorization"
+}
+
+// Use is the use of the model's key, in each request behind its url: an egress.Use as text.
+func (m *Model) Use() string {
 	at, err := target.Parse(m.URL)
 	if err != nil {
 		return ""
 	}
-	return fmt.Sprintf("%s=%s %s POST %s%s", ModelKey, m.Key, place, at.Rule(), strings.TrimRight(at.URL().EscapedPath(), "/"))
+	return fmt.Sprintf("%s=%s %s POST %s%s", ModelKey, m.Key, m.Place(), at.Rule(), strings.TrimRight(at.URL().EscapedPath(), "/"))
 }
 
 // inner leaves out what was read, which the problem's key says.
