@@ -3,6 +3,7 @@ package hub
 import (
 	"encoding/json"
 	"io"
+	"strings"
 	"time"
 
 	"palyra/internal/canon"
@@ -24,6 +25,10 @@ type Tool struct {
 	Server     string          `json:"server,omitempty"`
 	Definition json.RawMessage `json:"definition,omitempty"`
 }
+
+// NameForModels is the name that a tool of palyrad's table has for models, whose interfaces take no
+// dots. Tools have one dot, so the first underscore of a name stands for it.
+func NameForModels(tool string) string { return strings.ReplaceAll(tool, ".", "_") }
 
 // ToolQuery says which list of tools the caller has.
 type ToolQuery struct {

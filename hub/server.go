@@ -24,6 +24,14 @@ const (
 	MethodGetPrompt     = "prompts/get"
 )
 
+// ServerCall is the input of ToolMCPCall that calls a tool of a server.
+func ServerCall(server, tool string, arguments map[string]json.RawMessage) (json.RawMessage, error) {
+	if arguments == nil {
+		arguments = map[string]json.RawMessage{}
+	}
+	return canon.Marshal(map[string]any{"server": server, "tool": tool, "arguments": arguments})
+}
+
 // ServerTools are the accepted tools of a server.
 type ServerTools struct {
 	Items []ServerTool `json:"items"` // never null

@@ -9,10 +9,10 @@
 //
 // With Config.Server they are the accepted tools of an MCP server. Otherwise:
 //
-// The tools are those that palyrad lists, under names without dots (NameOf), with exec and
-// call_wait, and those of MCP servers (server.go), whose results are the servers'. A result of
-// palyrad's tools holds all that there is to say in structuredContent
-// (Answer); its text says the same for clients that show their model nothing else.
+// The tools are those that palyrad lists, under names without dots (hub.NameForModels), with exec
+// and call_wait, and those of MCP servers (server.go), whose results are the servers'. A result of
+// palyrad's tools holds all that there is to say in structuredContent (Answer); its text says the
+// same for clients that show their model nothing else.
 //
 // A connection has up to eight sessions of palyrad, of which each makes one call at a time,
 // and ends them with itself. If a workspace is staged it has one, in which its calls are parallel,

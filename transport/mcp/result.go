@@ -76,7 +76,7 @@ func (s *server) answerTo(ctx context.Context, c *call, r *hub.Run) *Answer {
 		s.pass(ctx, c, a, r.ID, st.Stdout)
 		return a
 	}
-	a.Took(st, c.tool != toolExec && c.tool != NameOf(runTool), func(o hub.Output, first int64) string { return s.tail(ctx, r.ID, o, first) })
+	a.Took(st, c.tool != toolExec && c.tool != hub.NameForModels(runTool), func(o hub.Output, first int64) string { return s.tail(ctx, r.ID, o, first) })
 	return a
 }
 

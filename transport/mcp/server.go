@@ -72,7 +72,7 @@ func (s *server) input(t *table, name string, here place, arguments json.RawMess
 	if arguments != nil && json.Unmarshal(arguments, &m) != nil || m == nil {
 		return nil, fault.New(fault.Usage, "invalid_input", "read arguments", errors.New("arguments are an object"))
 	}
-	return encode(map[string]any{"server": at.server, "tool": at.tool, "arguments": m}), nil
+	return hub.ServerCall(at.server, at.tool, m)
 }
 
 // pass puts down the server's answer.

@@ -32,10 +32,6 @@ const (
 	FormatAnthropic = "anthropic" // tools, as in a request for messages
 )
 
-// NameOf is the name that a tool has for models, whose interfaces take no dots. Tools have
-// one dot, so the first underscore of a name stands for it.
-func NameOf(tool string) string { return strings.ReplaceAll(tool, ".", "_") }
-
 // table is the tools of palyrad as a client sees them.
 type table struct {
 	list   []*sdk.Tool
@@ -77,7 +73,7 @@ func tableOf(l hub.ToolList, workspace string) (*table, error) {
 			s.fallback("workspace", workspace)
 		}
 		t.staged = t.staged || len(tool.Staged) > 0
-		t.add(NameOf(tool.Name), tool, s.text())
+		t.add(hub.NameForModels(tool.Name), tool, s.text())
 		if tool.Name == runTool {
 			s.shell()
 			tool.Description = "Runs a command in a sandbox, without network unless egress_hosts names hosts: a line for the shell (command), or a program with its arguments (argv)."
@@ -213,7 +209,7 @@ func (t *table) input(name string, at place, arguments json.RawMessage) (json.Ra
 }
 
 // Export returns the tools of palyrad in a format, as JSON. The two formats for models have
-// the tools of the table, whose names NameOf made.
+// the tools of the table, under the names of hub.NameForModels.
 func Export(ctx context.Context, h hub.Hub, format string) (json.RawMessage, error) {
 	t, err := fetch(ctx, h, "")
 	if err != nil {
