@@ -1,15 +1,15 @@
 package remote
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
 	"time"
+
+	"palyra/internal/sse"
 )
 
 // The bounds of the time before a stream is resumed, which a server chooses.
@@ -19,95 +19,34 @@ const (
 	mostRetry    = 30 * time.Second
 )
 
-var errLarge = fmt.Errorf("an event has more than %d bytes", maxMessage)
+// events are a stream's. It has one reader.
+type events struct{ *sse.Reader }
 
-// events reads a stream of server-sent events (HTML § 9.2). It has one reader.
-type events struct {
-	b     *bufio.Reader
-	begun bool
-	cr    bool          // the last line ended with CR, which LF may follow
-	last  string        // the id of the last event that has one; "" for none
-	retry time.Duration // 0: the server names none
-}
-
-func newEvents(r io.Reader, last string) *events {
-	return &events{b: bufio.NewReader(r), last: last}
-}
+func newEvents(r io.Reader, last string) *events { return &events{sse.NewReader(r, maxMessage, last)} }
 
 // next returns the data of the next event of the kind "message" that has some. io.EOF ends the
 // stream; what is there of an event by then is dropped.
 func (e *events) next() ([]byte, error) {
-	var data []byte
-	kind, some, size := "", false, 0
 	for {
-		line, err := e.line(maxMessage - size)
-		if err != nil {
-			return nil, err
-		}
-		if len(line) == 0 {
-			if some && len(data) > 0 && (kind == "" || kind == "message") {
-				return data, nil
-			}
-			data, kind, some, size = nil, "", false, 0
-			continue
-		}
-		size += len(line) + 1
-		field, value, _ := bytes.Cut(line, []byte(":")) // a comment's field is ""
-		value = bytes.TrimPrefix(value, []byte(" "))
-		switch string(field) {
-		case "data":
-			if some {
-				data = append(data, '\n')
-			}
-			data, some = append(data, value...), true
-		case "event":
-			kind = string(value)
-		case "id":
-			// One that no header can hold can't be resumed from.
-			if id := string(value); len(id) <= maxSession && visible(id, ' ') {
-				e.last = id
-			}
-		case "retry":
-			if ms, err := strconv.ParseUint(string(value), 10, 31); err == nil {
-				e.retry = min(max(time.Duration(ms)*time.Millisecond, leastRetry), mostRetry)
-			}
+		ev, err := e.Next()
+		if err != nil || ev.Kind == "message" {
+			return ev.Data, err
 		}
 	}
 }
 
-// line reads a line that LF, CR or both end, of at most most bytes.
-func (e *events) line(most int) ([]byte, error) {
-	if !e.begun {
-		e.begun = true
-		if b, err := e.b.Peek(3); err == nil && string(b) == "\ufeff" {
-			e.b.Discard(3)
-		}
-	}
-	var line []byte
-	for {
-		c, err := e.b.ReadByte()
-		if err != nil {
-			return nil, err
-		}
-		cr := e.cr
-		e.cr = c == '\r'
-		switch {
-		case c == '\n' && cr && len(line) == 0: // the rest of CR LF
-		case c == '\n' || c == '\r':
-			return line, nil
-		case len(line) >= most:
-			return nil, errLarge
-		default:
-			line = append(line, c)
-		}
-	}
+// large reports whether err is that of an event that is too large.
+func large(err error) bool {
+	_, ok := errors.AsType[sse.ErrLarge](err)
+	return ok
 }
 
 // wait returns the time before the stream is resumed for the n-th time without an event in between.
-func (e *events) wait(n int) time.Duration {
-	d := e.retry
-	if d == 0 {
-		d = defaultRetry
+// retry is what the server says about it.
+func wait(retry time.Duration, n int) time.Duration {
+	d := defaultRetry
+	if retry != 0 {
+		d = min(max(retry, leastRetry), mostRetry)
 	}
 	return min(d<<min(n, 10), mostRetry)
 }
@@ -131,7 +70,7 @@ func (r *relay) follow(ctx context.Context, m *message, res *http.Response, hand
 	e := newEvents(body, "")
 	session, _ := r.current()
 	for tries := 0; ; {
-		from := e.last
+		from := e.Last
 		data, err := e.next()
 		if err == nil {
 			tries = 0
@@ -144,23 +83,23 @@ func (r *relay) follow(ctx context.Context, m *message, res *http.Response, hand
 			continue
 		}
 		lost := func(err error) error { return fmt.Errorf("%s: the answer was lost: %w", m.method, err) }
-		if e.last != from {
+		if e.Last != from {
 			tries = 0 // the server says where to go on, as one that lets clients ask again does
 		}
 		switch {
-		case errors.Is(err, errLarge) || ctx.Err() != nil:
+		case large(err) || ctx.Err() != nil:
 			return lost(err)
-		case e.last == "":
+		case e.Last == "":
 			return lost(fmt.Errorf("its stream ended and can't be resumed: %w", err))
 		case tries == maxTries:
 			return lost(fmt.Errorf("its stream was resumed %d times and said nothing", maxTries))
 		}
 		body.Close()
-		if err := sleep(ctx, e.wait(tries)); err != nil {
+		if err := sleep(ctx, wait(e.Retry, tries)); err != nil {
 			return lost(err)
 		}
 		tries++
-		again, _, err := r.stream(ctx, session, e.last)
+		again, _, err := r.stream(ctx, session, e.Last)
 		switch {
 		case err != nil && ctx.Err() == nil:
 			r.say("resume a stream: %v", err)
@@ -173,8 +112,8 @@ func (r *relay) follow(ctx context.Context, m *message, res *http.Response, hand
 		default:
 			body = again.Body
 		}
-		next := newEvents(body, e.last)
-		next.retry = e.retry
+		next := newEvents(body, e.Last)
+		next.Retry = e.Retry
 		e = next
 	}
 }
@@ -213,7 +152,7 @@ func (r *relay) listen(ctx context.Context) error {
 			r.say("listen: the server answered %d", res.StatusCode)
 		default:
 			e := newEvents(res.Body, last)
-			e.retry = retry
+			e.Retry = retry
 			for err == nil {
 				var data []byte
 				if data, err = e.next(); err == nil {
@@ -225,16 +164,16 @@ func (r *relay) listen(ctx context.Context) error {
 				}
 			}
 			res.Body.Close()
-			if errors.Is(err, errLarge) {
+			if large(err) {
 				return err
 			}
-			last, retry = e.last, e.retry
+			last, retry = e.Last, e.Retry
 		}
 		if tries >= maxTries {
 			r.say("listen: given up after %d tries", tries)
 			return nil
 		}
-		if sleep(ctx, (&events{retry: retry}).wait(tries)) != nil {
+		if sleep(ctx, wait(retry, tries)) != nil {
 			return nil
 		}
 	}

@@ -3,7 +3,6 @@ package remote
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -11,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // seen is a request that a server got.
@@ -319,65 +319,15 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-// TestEvents: a stream's events, however its lines end and wherever it's cut.
-func TestEvents(t *testing.T) {
-	const stream = "\ufeffdata: a\r\ndata:b\r\rdata: c\n\nevent: message\ndata\ndata\n\nid: 7\x01\nid: ok\nretry: 99999999\nretry: x\n\nevent: x\ndata: d\n\n:data: e\n\ndata: last"
-	for n := range len(stream) {
-		e := newEvents(io.MultiReader(strings.NewReader(stream[:n]), strings.NewReader(stream[n:])), "")
-		var all []string
-		var err error
-		for err == nil {
-			var data []byte
-			if data, err = e.next(); err == nil {
-				all = append(all, string(data))
-			}
-		}
-		if fmt.Sprintf("%q", all) != `["a\nb" "c" "\n"]` || !errors.Is(err, io.EOF) || e.last != "ok" || e.retry != mostRetry {
-			t.Fatalf("cut at %d: %q, %v, id %q, retry %v", n, all, err, e.last, e.retry)
+// TestWait: a server chooses the time before a stream is resumed, within bounds.
+func TestWait(t *testing.T) {
+	for _, c := range []struct {
+		retry time.Duration
+		n     int
+		want  time.Duration
+	}{{0, 0, defaultRetry}, {0, 1, 2 * defaultRetry}, {1, 0, leastRetry}, {time.Hour, 0, mostRetry}, {leastRetry, 2, 4 * leastRetry}, {mostRetry, 1 << 20, mostRetry}} {
+		if got := wait(c.retry, c.n); got != c.want {
+			t.Errorf("%v, %d: %v; want %v", c.retry, c.n, got, c.want)
 		}
 	}
-}
-
-// FuzzEvents: no stream makes an event that is larger than it may be, an id that no header can hold,
-// or another time to wait than within bounds; and cutting it anywhere changes nothing.
-func FuzzEvents(f *testing.F) {
-	f.Add([]byte("data: a\r\ndata:b\r\rid: 1\nretry: 5\ndata: c\n\n"), 3)
-	f.Add([]byte("\ufeff: x\n\nevent: message\ndata\n\n"), 1)
-	f.Fuzz(func(t *testing.T, stream []byte, at int) {
-		read := func(r io.Reader) (all [][]byte, e *events) {
-			e = newEvents(r, "")
-			for {
-				data, err := e.next()
-				if err != nil {
-					return all, e
-				}
-				all = append(all, data)
-			}
-		}
-		all, e := read(bytes.NewReader(stream))
-		total := 0
-		for _, data := range all {
-			if total += len(data); len(data) == 0 || len(data) > maxMessage {
-				t.Fatalf("an event of %d bytes", len(data))
-			}
-		}
-		if total > len(stream) || !visible(e.last, ' ') || len(e.last) > maxSession || e.retry != 0 && (e.retry < leastRetry || e.retry > mostRetry) {
-			t.Fatalf("%d bytes of %d, id %q, retry %v", total, len(stream), e.last, e.retry)
-		}
-		if at < 0 || at > len(stream) {
-			at = 0
-		}
-		cut, o := read(io.MultiReader(bytes.NewReader(stream[:at]), bytes.NewReader(stream[at:])))
-		if len(cut) != len(all) || o.last != e.last || o.retry != e.retry {
-			t.Fatalf("cut at %d: %d events, %d whole", at, len(cut), len(all))
-		}
-		for i := range cut {
-			if !bytes.Equal(cut[i], all[i]) {
-				t.Fatalf("cut at %d: event %d is %q, %q whole", at, i, cut[i], all[i])
-			}
-		}
-		if w := e.wait(1 << 20); w < leastRetry || w > mostRetry {
-			t.Fatalf("waits %v", w)
-		}
-	})
 }
