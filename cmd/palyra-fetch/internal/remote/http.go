@@ -3,32 +3,15 @@ package remote
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"mime"
-	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
 	"sync/atomic"
-	"time"
 )
-
-// connect bounds the way to a server, not its answers: the gateway does that.
-const connect = 30 * time.Second
-
-// newClient returns an HTTP client that follows nothing, knows no proxy and keeps no cookie.
-// Answers aren't compressed, so that none grows.
-func newClient() *http.Client {
-	dialer := &net.Dialer{Timeout: connect}
-	return &http.Client{
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Transport: &http.Transport{DialContext: dialer.DialContext, TLSHandshakeTimeout: connect, ForceAttemptHTTP2: true, DisableCompression: true,
-			IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 8, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}, MaxResponseHeaderBytes: 64 << 10},
-	}
-}
 
 // ended is an error that ends the program.
 type ended struct{ error }

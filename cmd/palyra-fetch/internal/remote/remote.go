@@ -4,9 +4,7 @@
 //
 //	palyra-fetch mcp.serve https://mcp.example/v1 header:x-team=blue secret:header:authorization=TOKEN
 //
-// The words behind the URL are headers to send, and places for what stands in a variable of the
-// environment: a placeholder, for which palyra-egress puts a secret in. An Authorization gets the
-// scheme Bearer in front.
+// Package way has the words behind the URL.
 //
 // # What holds where
 //
@@ -44,8 +42,8 @@ import (
 	"sync"
 	"time"
 
-	"palyra/call/egress"
 	"palyra/call/egress/target"
+	"palyra/cmd/palyra-fetch/internal/way"
 )
 
 // Name is the first argument that makes palyra-fetch this program.
@@ -109,40 +107,12 @@ type asking struct {
 // newRelay reads the arguments behind the program's name. The relay can speak even if they're
 // wrong.
 func newRelay(args []string, getenv func(string) string, out, errs io.Writer) (*relay, error) {
-	r := &relay{out: out, errors: errs, client: newClient(), headers: http.Header{"User-Agent": {"palyra-fetch"}}, open: make(map[string]*asking)}
+	r := &relay{out: out, errors: errs, client: way.Client(nil), open: make(map[string]*asking)}
 	if len(args) < 2 || args[0] != Name {
 		return r, errors.New("usage: palyra-fetch " + Name + " URL {header:NAME=VALUE | secret:PLACE=VARIABLE}")
 	}
-	at, err := target.Parse(args[1])
-	if err != nil {
-		return r, err
-	}
-	u := at.URL()
-	for _, word := range args[2:] {
-		kind, rest, _ := strings.Cut(word, ":")
-		name, value, ok := strings.Cut(rest, "=")
-		if ok && kind == "secret" {
-			variable := value
-			if value = getenv(variable); value == "" {
-				return r, fmt.Errorf("%s: the variable %.80q is empty", name, variable)
-			}
-			kind, name, ok = strings.Cut(name, ":")
-			if kind == egress.InHeader && strings.EqualFold(name, "authorization") {
-				value = "Bearer " + value
-			}
-		}
-		switch {
-		case ok && kind == egress.InHeader:
-			r.headers.Set(name, value)
-		case ok && kind == egress.InQuery:
-			q := u.Query()
-			q.Set(name, value)
-			u.RawQuery = q.Encode()
-		default:
-			return r, fmt.Errorf("no argument of this program: %.80q", word)
-		}
-	}
-	r.at, err = target.Parse(u.String())
+	w, err := way.Parse(args[1], args[2:], getenv)
+	r.at, r.headers = w.At, w.Headers
 	return r, err
 }
 
