@@ -124,8 +124,8 @@ func checkPreflight(rules egress.Rules) error {
 				WithHint("name each, or leave the network preflight out")
 		}
 		if r != r.Bare() {
-			return usage("invalid_input", op, errors.New("in the host's network nothing counts connections")).
-				WithHint("leave the rate out, or the network preflight")
+			return usage("invalid_input", op, errors.New("in the host's network nothing counts connections or bytes")).
+				WithHint("leave the bounds out, or the network preflight")
 		}
 	}
 	return nil

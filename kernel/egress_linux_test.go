@@ -101,8 +101,8 @@ func TestHostsRefused(t *testing.T) {
 			p.Network, p.EgressSecrets = isolate.NetworkPreflight, []string{"T=vault://global/t header:authorization a.example"}
 		},
 		"any name looked up": func(p *Proposal) { p.Network, p.EgressHosts = isolate.NetworkPreflight, []string{"*.a.example:443"} },
-		"a rate there": func(p *Proposal) {
-			p.Network, p.EgressHosts = isolate.NetworkPreflight, []string{"a.example:443 rate:1/s"}
+		"a bound there": func(p *Proposal) {
+			p.Network, p.EgressHosts = isolate.NetworkPreflight, []string{"a.example:443 sent:1MiB"}
 		},
 		"no name looked up": func(p *Proposal) { p.Network, p.EgressHosts = isolate.NetworkPreflight, nil },
 		"looked up at b":    func(p *Proposal) { p.Network, p.TierFloor = isolate.NetworkPreflight, tier.B },

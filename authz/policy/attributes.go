@@ -221,7 +221,7 @@ var attributes = [...]attribute{
 	{path: "arg_count", in: inCall, page: "how many arguments the call has, without argv[0]", number: func(g *given) int64 { return int64(len(g.Args)) }},
 	{path: "first_arg", in: inCall, page: `the argument behind argv[0], "" if there is none`, text: func(g *given) string { return first(g.Args) }},
 	{path: "cwd", in: inCall, from: "cwd", page: "the working directory, as the program sees it", text: func(g *given) string { return g.Cwd }},
-	{path: "egress_hosts", in: inCall | inAnswer, from: "egress_hosts", doc: `hosts and ports that the call may reach, in canonical form: "example.org:443", "*.example.org:443" (any name below it), "192.0.2.7:443", "10.1.0.0/16:5432"; none: it reaches no host. Their rates stay away, which only narrow a call`, set: (*given).egressHosts},
+	{path: "egress_hosts", in: inCall | inAnswer, from: "egress_hosts", doc: `hosts and ports that the call may reach, in canonical form: "example.org:443", "*.example.org:443" (any name below it), "192.0.2.7:443", "10.1.0.0/16:5432"; none: it reaches no host. Their bounds stay away, which only narrow a call`, set: (*given).egressHosts},
 	{path: "egress_unlisted", in: inCall, doc: "of these, those that no list of hosts of the policy directory has (*.hosts)", set: (*given).unlisted},
 	{path: "capabilities", in: inCall | inAnswer, from: "capabilities", doc: `of "process_exec", "network", "secrets_read", "secrets_use", "filesystem_write"`,
 		of: vocabCapabilities[:], set: func(g *given) []string { return g.Capabilities }},

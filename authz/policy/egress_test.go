@@ -108,7 +108,8 @@ func TestRates(t *testing.T) {
   "tests": [{"name": "evil", "request": {"context": {"egress_hosts": ["evil.example:443 rate:1/s"]}}, "effect": "deny", "policies": ["no_evil"]},
     {"name": "faster than the list", "request": {"context": {"egress_hosts": ["packages.example:443"]}}, "effect": "deny", "policies": ["no_unlisted"]}]}`})
 	for host, want := range map[string]bool{"evil.example:443": true, "evil.example:443 rate:1/s": true, "other.example:443 rate:1/s": false,
-		"packages.example:443": true, "packages.example:443 rate:11/s": true, "packages.example:443 rate:10/s": false, "packages.example:443 rate:5/s": false} {
+		"packages.example:443": true, "packages.example:443 rate:11/s": true, "packages.example:443 rate:10/s": false, "packages.example:443 rate:5/s": false, "evil.example:443 open:1 sent:1KiB": true,
+		"packages.example:443 sent:1KiB": true, "packages.example:443 rate:10/s time:1m": false} {
 		if got := s.Decide(reaching(true, host)); (got.Effect == Deny) != want {
 			t.Errorf("%s: %v by %v, denied: want %v", host, got.Effect, got.Policies, want)
 		}
@@ -116,7 +117,7 @@ func TestRates(t *testing.T) {
 	if hosts, err := s.ExpandHosts([]string{"@npm"}); err != nil || !slices.Equal(hosts, []string{"packages.example:443 rate:10/s"}) {
 		t.Errorf("%q, %v", hosts, err)
 	}
-	if got := bareHosts([]string{"a.example:443", "b.example:443 rate:1/s", "no rule"}); !slices.Equal(got, []string{"a.example:443", "b.example:443", "no rule"}) {
+	if got := bareHosts([]string{"a.example:443", "b.example:443 rate:1/s open:1 connections:1 sent:1 received:1 time:1s", "no rule"}); !slices.Equal(got, []string{"a.example:443", "b.example:443", "no rule"}) {
 		t.Errorf("%q", got)
 	}
 }

@@ -94,7 +94,7 @@ func (s *Set) listNames() string {
 	return "it has " + strings.Join(names, ", ")
 }
 
-// unlisted returns the hosts that no list covers, without their rates.
+// unlisted returns the hosts that no list covers, without their bounds.
 func (g *given) unlisted() (out []string) {
 	for _, h := range g.EgressHosts {
 		r, err := egress.ParseRule(h)
@@ -107,8 +107,8 @@ func (g *given) unlisted() (out []string) {
 
 func (g *given) egressHosts() []string { return bareHosts(g.EgressHosts) }
 
-// bareHosts returns hosts without their rates: a policy that forbids a host would otherwise not see
-// it behind one.
+// bareHosts returns hosts without their bounds: a policy that forbids a host would otherwise not
+// see it behind one.
 func bareHosts(hosts []string) []string {
 	if !slices.ContainsFunc(hosts, func(h string) bool { return strings.Contains(h, " ") }) {
 		return hosts

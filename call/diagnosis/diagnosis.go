@@ -151,17 +151,15 @@ func firstFor(why string, all []Denied) *Denied {
 
 // exceeded is what a denial for a limit was beyond, "" for a limit that isn't known.
 func exceeded(limit string) string {
-	if rate, ok := strings.CutPrefix(limit, "rate:"); ok {
-		if r, err := egress.ParseRate(rate); err == nil {
-			return "its rule's rate of " + r.String()
-		}
+	if b, err := egress.ParseBound(limit); err == nil {
+		return b.String()
 	}
 	return egressLimits[limit]
 }
 
 // egressLimits says of each limit of a call's egress what it bounds.
 var egressLimits = map[string]string{"open": "the connections that a call may have at once", "connections": "the connections that a call may make",
-	"rate": "the connections that a call may make in a second", "names": "the names that a call may look up",
+	"rate": "the connections that a call may make in a second", "sent": "the bytes that a call may send", "received": "the bytes that a call may get", "names": "the names that a call may look up",
 	"queries": "the DNS queries that a call may send", "query_rate": "the DNS queries that a call may send in a second"}
 
 // refusedFor returns the rule that would name the first host that was denied for a reason. It's

@@ -81,6 +81,9 @@ func TestOf(t *testing.T) {
 			s.Denied = []Denied{{"a.example", 443, "limit", "evil"}, {"b.example", 443, "limit", "rate:10/s"}}
 		}), "EgressDenied observed", "asked for b.example:443 beyond its rule's rate of 10/s"},
 		{"too many in all", with(wrote(""), func(s *Seen) { s.Denied = []Denied{{"a.example", 0, "limit", "query_rate"}} }), "EgressDenied observed", "beyond the DNS queries that a call may send in a second"},
+		{"too many bytes", with(wrote(""), func(s *Seen) { s.Denied = []Denied{{"a.example", 443, "limit", "received:10MiB"}} }), "EgressDenied observed", "asked for a.example:443 beyond the 10MiB that its rule lets it get"},
+		{"too many bytes of all", with(wrote(""), func(s *Seen) { s.Denied = []Denied{{"a.example", 443, "limit", "sent"}} }), "EgressDenied observed", "beyond the bytes that a call may send"},
+		{"a bound in another spelling", with(wrote(""), func(s *Seen) { s.Denied = []Denied{{"a.example", 443, "limit", "received:10240KiB"}} }), "", ""},
 		{"a limit that isn't known", with(wrote(""), func(s *Seen) { s.Denied = []Denied{{"a.example", 0, "limit", "rate:10/s; rm"}} }), "", ""},
 		{"no name at all", with(wrote("Could not resolve host"), func(s *Seen) { s.Denied = denials[:1] }), "no_network guess", ""},
 		{"a host, but no observed end", func() Seen { s := wrote(""); s.Observed, s.Denied = false, denials; return s }(), "", ""},

@@ -118,7 +118,7 @@ var rows = []Row{
 		Flag: "--egress", Input: "egress_hosts", denied: notListed, observed: denied(notListed)},
 	{Code: "EgressDenied", Text: "the program asked for {denied}, which is in a private network that the call does not name", When: "`egress.denied` has a name that resolves into a range which no rule of the call has",
 		Flag: "--egress", Input: "egress_hosts", denied: forbidden, observed: denied(forbidden)},
-	{Code: "EgressDenied", Text: "the program asked for {denied} beyond {exceeded}", When: "`egress.denied` has a connection or a name beyond a limit of the call, or a rule's rate",
+	{Code: "EgressDenied", Text: "the program asked for {denied} beyond {exceeded}", When: "`egress.denied` has a connection or a name beyond a limit of the call, or a bound of a rule",
 		denied: limited, observed: denied(limited)},
 	{Code: "name_unresolved", Text: "this host's resolver knows no address of {denied}", When: "`egress.denied` has a name of the call's hosts that has no address",
 		denied: noName, observed: denied(noName)},

@@ -6,7 +6,8 @@
 //	r.Allows("packages.example", 443)    // true
 //	r.Network(addr, 8443)                // whether a rule names this address or its network
 //
-// A rule may bound how fast connections are made ([Rate]): "packages.example:443 rate:10/s".
+// A rule may bound what the call has of its host ([Bounds]): "packages.example:443 rate:10/s
+// sent:10MiB".
 //
 // [Inspect] and [Use] are rules about the requests to such a host, and about secrets that are put
 // into them: an [Inspection].
@@ -57,37 +58,35 @@ type Rule struct {
 	below   bool   // the names below name, and not name itself
 	network netip.Prefix
 	port    uint16
-	rate    Rate // of connections; the zero Rate: no bound of its own
+	bounds  Bounds
 }
 
-// ParseRule reads HOST or HOST:PORT, and behind it "rate:" and a [Rate]. HOST is a name, *.NAME, an
-// IPv4 address or network, or an IPv6 address or network in brackets.
+// ParseRule reads HOST or HOST:PORT, and behind it the words of [Bounds] in any order. HOST is a
+// name, *.NAME, an IPv4 address or network, or an IPv6 address or network in brackets.
 func ParseRule(text string) (Rule, error) {
 	r, err := parseRule(text)
 	if err != nil {
 		return Rule{}, fault.New(fault.Usage, "invalid_input", fmt.Sprintf("egress rule %q", clip(text)), err).
-			WithHint("NAME:PORT, *.NAME:PORT, ADDRESS:PORT or NETWORK/BITS:PORT, IPv6 in brackets, then rate:N/s if that's bounded: packages.example:443, [2001:db8::1]:443")
+			WithHint("NAME:PORT, *.NAME:PORT, ADDRESS:PORT or NETWORK/BITS:PORT, IPv6 in brackets, then bounds such as rate:N/s or sent:SIZE: packages.example:443, [2001:db8::1]:443")
 	}
 	return r, nil
 }
 
 func parseRule(text string) (Rule, error) {
-	text, rate, bounded := strings.Cut(text, rateWord)
-	if bounded {
-		text = strings.TrimRight(text, " ")
+	bare, bounds, _ := strings.Cut(text, " ")
+	words := strings.FieldsFunc(bounds, func(c rune) bool { return c == ' ' })
+	if len(words) == 0 || !isBound(words[0]) || strings.HasSuffix(bounds, " ") {
+		return parseBare(text)
 	}
-	r, err := parseBare(text)
-	if err != nil || !bounded {
-		return r, err
+	r, err := parseBare(bare)
+	if err != nil {
+		return Rule{}, err
 	}
-	if r.rate, err = ParseRate(rate); err != nil {
+	if r.bounds, err = parseBounds(words); err != nil {
 		return Rule{}, err
 	}
 	return r, nil
 }
-
-// rateWord begins the word of a rule that bounds how fast connections are made.
-const rateWord = " rate:"
 
 // parseBare reads a rule without bounds.
 func parseBare(text string) (Rule, error) {
@@ -225,18 +224,15 @@ func (r Rule) String() string {
 	if r.network.IsValid() && r.network.Addr().Is6() {
 		host = "[" + host + "]"
 	}
-	if host += ":" + strconv.Itoa(int(r.port)); r.rate != (Rate{}) {
-		host += rateWord + r.rate.String()
-	}
-	return host
+	return host + ":" + strconv.Itoa(int(r.port)) + r.bounds.String()
 }
 
-// Rate returns the bound of r's connections, the zero Rate if it has none.
-func (r Rule) Rate() Rate { return r.rate }
+// Bounds returns what r bounds.
+func (r Rule) Bounds() Bounds { return r.bounds }
 
 // Bare returns r without bounds: the host and port alone. It allows the same hosts.
 func (r Rule) Bare() Rule {
-	r.rate = Rate{}
+	r.bounds = Bounds{}
 	return r
 }
 
@@ -262,7 +258,8 @@ func (r Rule) names(name string) bool {
 // Rules are what a call may reach. The zero Rules allow nothing. They're immutable.
 type Rules struct{ all []Rule }
 
-// ParseRules reads rules in any order. Of those about one host and port the slowest stays.
+// ParseRules reads rules in any order. Those about one host and port become one, with the narrowest
+// of each bound.
 func ParseRules(texts []string) (Rules, error) {
 	if len(texts) > MaxRules {
 		return Rules{}, fault.New(fault.Usage, "invalid_input", "egress rules", fmt.Errorf("%d rules, at most %d are allowed", len(texts), MaxRules))
@@ -280,8 +277,8 @@ func ParseRules(texts []string) (Rules, error) {
 	for _, r := range rs.all {
 		if n := len(one); n == 0 || one[n-1].Bare() != r.Bare() {
 			one = append(one, r)
-		} else if r.rate.slower(one[n-1].rate) < 0 {
-			one[n-1] = r
+		} else {
+			one[n-1].bounds = one[n-1].bounds.tighter(r.bounds)
 		}
 	}
 	rs.all = one
@@ -350,12 +347,15 @@ func (rs Rules) Addresses() []netip.Addr {
 	return out
 }
 
-// Rates returns the rules with a rate that are about a connection to a name, which Name or Host
+// Bounded returns the rules with bounds that are about a connection to a name, which Name or Host
 // returned, or to an address, in the order of Strings.
-func (rs Rules) Rates(host string, port uint16) (out []Rule) {
+func (rs Rules) Bounded(host string, port uint16) (out []Rule) {
 	addr, err := netip.ParseAddr(host)
+	if err == nil && (Inside4.Contains(addr) || Inside6.Contains(addr)) {
+		return nil
+	}
 	for _, r := range rs.all {
-		if r.rate != (Rate{}) && r.port == port && (r.names(host) || err == nil && r.network.IsValid() && r.network.Contains(addr)) {
+		if r.bounds != (Bounds{}) && r.port == port && (r.names(host) || err == nil && r.network.IsValid() && r.network.Contains(addr)) {
 			out = append(out, r)
 		}
 	}

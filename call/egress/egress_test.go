@@ -396,7 +396,7 @@ func TestAddresses(t *testing.T) {
 
 func FuzzRule(f *testing.F) {
 	for _, s := range []string{"packages.example", "*.cdn.example:8443", "192.0.2.7:22", "[2001:db8::1]:443", "10.1.0.0/16:5432",
-		"[fd00::/16]:443", "a.example rate:10/s", "a.example:443 rate:0/s", "0x7f.1", "[::ffff:192.0.2.7]:1", "a@b", "\x00", "x:0", "[", "]:", "*."} {
+		"[fd00::/16]:443", "a.example rate:10/s", "a.example time:90s sent:1KiB open:1 connections:2 received:7", "a.example:443 rate:0/s", "0x7f.1", "[::ffff:192.0.2.7]:1", "a@b", "\x00", "x:0", "[", "]:", "*."} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -124,26 +124,26 @@ func ParseList(name, text string) (List, error) {
 }
 
 // Covers reports whether r allows all that o does: o is the same rule, or about a name below r's,
-// at the same port, and no faster. Of networks it looks at no part.
+// at the same port, and no bound of it is wider. Of networks it looks at no part.
 func (r Rule) Covers(o Rule) bool {
-	return o.rate.within(r.rate) && (r.Bare() == o.Bare() || r.port == o.port && r.below && o.name != "" && r.names(o.name))
+	return o.bounds.within(r.bounds) && (r.Bare() == o.Bare() || r.port == o.port && r.below && o.name != "" && r.names(o.name))
 }
 
 // Lists are lists of hosts that are asked about rules. A question's cost doesn't grow with them.
 // The zero Lists have none; Add makes them, and nothing changes them then.
 type Lists struct {
 	all   []List
-	rules map[Rule][]Rate // by the bare rule, those that lists have for it
+	rules map[Rule][]Bounds // by the bare rule, those that lists have for it
 }
 
 // Add adds a list.
 func (ls *Lists) Add(l List) {
 	if ls.rules == nil {
-		ls.rules = make(map[Rule][]Rate)
+		ls.rules = make(map[Rule][]Bounds)
 	}
 	ls.all = append(ls.all, l)
 	for _, r := range l.Rules {
-		ls.rules[r.Bare()] = append(ls.rules[r.Bare()], r.rate)
+		ls.rules[r.Bare()] = append(ls.rules[r.Bare()], r.bounds)
 	}
 }
 
@@ -161,7 +161,7 @@ func (ls *Lists) Cover(o Rule) bool {
 		return false
 	}
 	has := func(r Rule) bool {
-		return slices.ContainsFunc(ls.rules[r], o.rate.within)
+		return slices.ContainsFunc(ls.rules[r], o.bounds.within)
 	}
 	if has(o.Bare()) {
 		return true

@@ -35,12 +35,12 @@ func TestRate(t *testing.T) {
 		if r.String() != want || (err == nil) != (want != "") {
 			t.Errorf("%q: %q, %v, want %q", text, r, err, want)
 		}
-		if again, err := ParseRule(want); want != "" && (err != nil || again != r || r.Bare().Rate() != Rate{} || strings.Contains(r.Bare().String(), "rate")) {
+		if again, err := ParseRule(want); want != "" && (err != nil || again != r || r.Bare().Bounds() != Bounds{} || strings.Contains(r.Bare().String(), "rate")) {
 			t.Errorf("%q: %q again, %v", text, again, err)
 		}
 	}
-	rules, err := ParseRules([]string{"a.example rate:2/s", "a.example", "a.example rate:60/m", "a.example:4430", "a.example rate:1/s", "*.b.example rate:5/s", "x.b.example rate:1/m", "10.0.0.0/8:443 rate:3/s"})
-	if want := []string{"*.b.example:443 rate:5/s", "10.0.0.0/8:443 rate:3/s", "a.example:443 rate:1/s", "a.example:4430", "x.b.example:443 rate:1/m"}; err != nil || !slices.Equal(rules.Strings(), want) {
+	rules, err := ParseRules([]string{"a.example rate:2/s", "a.example", "a.example rate:60/m", "a.example:4430", "a.example rate:1/s", "*.b.example rate:5/s", "x.b.example rate:1/m", "10.0.0.0/8:443 rate:3/s", "198.0.0.0/8:443 open:1"})
+	if want := []string{"*.b.example:443 rate:5/s", "10.0.0.0/8:443 rate:3/s", "198.0.0.0/8:443 open:1", "a.example:443 rate:1/s", "a.example:4430", "x.b.example:443 rate:1/m"}; err != nil || !slices.Equal(rules.Strings(), want) {
 		t.Fatalf("%q, %v, want %q", rules.Strings(), err, want)
 	}
 	if _, err := ParseCanonical([]string{"a.example:443", "a.example:443 rate:1/s"}); err == nil {
@@ -49,8 +49,8 @@ func TestRate(t *testing.T) {
 	if !rules.Allows("a.example", 443) || !rules.Allows("x.b.example", 443) || rules.Allows("b.example", 443) {
 		t.Error("a rate changes which names are allowed")
 	}
-	for host, want := range map[string]int{"a.example": 1, "x.b.example": 2, "y.b.example": 1, "c.example": 0, "10.9.0.1": 1, "11.0.0.1": 0, "198.18.0.2": 0} {
-		if got := rules.Rates(host, 443); len(got) != want || len(rules.Rates(host, 444)) != 0 {
+	for host, want := range map[string]int{"a.example": 1, "x.b.example": 2, "y.b.example": 1, "c.example": 0, "10.9.0.1": 1, "11.0.0.1": 0, "198.18.0.2": 0, "198.17.0.2": 1} {
+		if got := rules.Bounded(host, 443); len(got) != want || len(rules.Bounded(host, 444)) != 0 {
 			t.Errorf("%s: %q", host, got)
 		}
 	}

@@ -66,16 +66,18 @@ const derive = {
   egress_unlisted: (x, { hosts }) => (x.egress_hosts ?? []).filter((host) => !Object.values(hosts ?? {}).flat().some((rule) => covers(rule, host))).map(bare),
   env_names: (x) => [...(x.env_names ?? []), ...(x.env ?? []).map((e) => e.slice(0, e.indexOf('=')))],
 };
-// bare, rate and covers read docs/formats/egress.md, "Grammar": policies see hosts without their
-// rates, and a list covers no faster one.
-const bare = (rule) => rule.replace(/ rate:\S+$/, '');
-const rate = (rule) => {
-  const [, n, per] = / rate:(\d+)\/([sm])$/.exec(rule) ?? [];
-  return n && { n: Number(n), per: per === 's' ? 1 : 60 };
-};
+// bare, bounds and covers read docs/formats/egress.md, "Grammar": policies see hosts without their
+// bounds, and a list covers no rule that is bounded less.
+const bare = (rule) => rule.split(' ')[0];
+const units = { '': 1, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40, s: 1, m: 60, h: 3600, '/s': 1, '/m': 1 / 60 };
+// Each bound is a list of numbers: how much at once, and, of a rate, how much in each second.
+const bounds = (rule) => Object.fromEntries(rule.split(' ').slice(1).map((word) => {
+  const [, name, n, unit] = /^(\w+):(\d+)(.*)$/.exec(word);
+  return [name, name === 'rate' ? [Number(n), Number(n) * units[unit]] : [Number(n) * units[unit]]];
+}));
 const covers = (rule, host) => {
-  const [most, asked] = [rate(rule), rate(host)];
-  if (most && !(asked && asked.n <= most.n && asked.n * most.per <= most.n * asked.per)) return false;
+  const asked = bounds(host);
+  if (!Object.entries(bounds(rule)).every(([name, most]) => asked[name]?.every((n, i) => n <= most[i]))) return false;
   return bare(rule) === bare(host) || rule.startsWith('*.') && bare(host).endsWith(bare(rule).slice(1));
 };
 // uses reads docs/formats/egress.md, "Uses of secrets".

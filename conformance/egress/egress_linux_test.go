@@ -108,9 +108,9 @@ func TestPort(t *testing.T) {
 	}
 }
 
-// TestRate: a program makes as many connections to a host as its rule's rate lets it, and is told of
-// the rate when it makes more.
-func TestRate(t *testing.T) {
+// TestRuleBounds: a program has as much of a host as its rule's bounds let it, and is told of the bound
+// when it has more.
+func TestRuleBounds(t *testing.T) {
 	b := begun(t)
 	b.w.Set("packages.example", world.Addrs(world.Web))
 	b.w.Set("other.example", world.Addrs(world.Web))
@@ -125,6 +125,11 @@ func TestRate(t *testing.T) {
 	}
 	if !slices.Equal(r.hosts, []string{"other.example:443", "packages.example:443 rate:2/m"}) || !strings.Contains(r.stderr, "asked for packages.example:443 beyond its rule's rate of 2/m") {
 		t.Error(r.hosts, r)
+	}
+	r = b.exec([]string{"other.example", "packages.example received:512"}, nil, "sh", "-c", three) // a certificate is longer
+	if r.status != 1 || strings.Contains(r.stdout, "200") || !r.denied("packages.example", 443, evidence.DenyLimit) || r.egress.Denied[0].Limit != "received:512" ||
+		r.egress.Connections[0].Outcome != evidence.ConnLimit || r.egress.Connections[0].Received > 512 || !strings.Contains(r.stderr, "asked for packages.example:443 beyond the 512 bytes that its rule lets it get") {
+		t.Error(r)
 	}
 }
 

@@ -2,7 +2,6 @@ package egress
 
 import (
 	"bytes"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"palyra/internal/budget"
+	"palyra/isolate/evidence"
 )
 
 // TestPassing: all that the host has sent of a long answer is with the program while the host says
@@ -104,7 +104,7 @@ func TestGathered(t *testing.T) {
 	s.limits.Idle = time.Minute
 	s.receivedLeft.Store(1 << 20)
 	conn, program := pair(t)
-	m := newMetered(s, conn)
+	m := newMetered(s, conn, "a.example", 443)
 	write := func(texts ...string) {
 		t.Helper()
 		for _, text := range texts {
@@ -153,7 +153,7 @@ func TestGathered(t *testing.T) {
 	if bulks.Held() != 0 || m.received.n.Load() != int64(len("head a b none c end123")) {
 		t.Errorf("%d bulks are held, %d bytes passed", bulks.Held(), m.received.n.Load())
 	}
-	if fmt.Sprint(m.cut()) != "limit" {
-		t.Errorf("it ended with %q", m.cut())
+	if outcome, limit := m.cut(); outcome != evidence.ConnLimit || limit != evidence.LimitReceived {
+		t.Errorf("it ended with %q by %q", outcome, limit)
 	}
 }

@@ -94,10 +94,10 @@ func (s *session) query(packet []byte) (*dns.Query, []byte) {
 	}
 	if limit := s.countQuery(time.Now()); limit != "" {
 		if err != nil {
-			s.denyLimit("query", limit)
+			s.denyLimit("query", 0, limit)
 			return nil, nil
 		}
-		s.denyLimit(q.Asked(), limit)
+		s.denyLimit(q.Asked(), 0, limit)
 		return nil, q.Failed("the call has sent as many queries as it may")
 	}
 	if err != nil {
@@ -168,7 +168,7 @@ func (s *session) answer(q *dns.Query) []byte {
 		s.deny(q.Name, 0, evidence.DenyInUse)
 		return q.Failed("the program itself listens on the port at all addresses")
 	case err != nil:
-		s.denyLimit(q.Name, evidence.LimitNames)
+		s.denyLimit(q.Name, 0, evidence.LimitNames)
 		return q.Failed("the call has as many names as it may")
 	}
 	return q.Addresses(inside, ttl)

@@ -135,8 +135,11 @@ func (s *session) inspected(program *net.TCPConn, host string, port uint16, addr
 		return
 	}
 	defer hold.Release()
-	m := newMetered(s, program)
+	m := newMetered(s, program, host, port)
 	defer m.stop()
+	if most, limit := s.lasting(host, port); most > 0 {
+		defer time.AfterFunc(time.Until(began.Add(most)), func() { m.abort(evidence.ConnLimit, limit) }).Stop()
+	}
 	if greet != nil {
 		m.early = greet.early
 		if greet.say("") != nil {
@@ -154,8 +157,11 @@ func (s *session) inspected(program *net.TCPConn, host string, port uint16, addr
 	if s.ctx.Err() != nil && c.Address != "" {
 		c.Outcome = evidence.ConnEnded
 	}
-	if cut := m.cut(); cut != "" {
+	if cut, limit := m.cut(); cut != "" {
 		c.Outcome = cut
+		if limit != "" {
+			s.denyLimit(host, port, limit)
+		}
 	}
 }
 
@@ -261,16 +267,17 @@ type metered struct {
 
 	mu      sync.Mutex
 	outcome string // why it was cut off
+	limit   string // which limit that was, "" for none
 	active  time.Time
 	idle    *time.Timer
 
 	gathered
 }
 
-func newMetered(s *session, program *net.TCPConn) *metered {
+func newMetered(s *session, program *net.TCPConn, host string, port uint16) *metered {
 	m := &metered{Conn: program, tcp: program, active: time.Now()}
-	m.sent.left, m.sent.total = &s.sentLeft, &s.sent
-	m.received.left, m.received.total = &s.receivedLeft, &s.received
+	m.sent.total, m.received.total = &s.sent, &s.received
+	m.sent.left, m.received.left = s.allowances(host, port)
 	m.gathered.s = s
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -287,7 +294,7 @@ func (m *metered) look(most time.Duration) {
 	}
 	m.mu.Unlock()
 	if left <= 0 {
-		m.abort(evidence.ConnIdle)
+		m.abort(evidence.ConnIdle, "")
 	}
 }
 
@@ -298,16 +305,16 @@ func (m *metered) stop() {
 	m.idle.Stop()
 }
 
-func (m *metered) cut() string {
+func (m *metered) cut() (outcome, limit string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.outcome
+	return m.outcome, m.limit
 }
 
-func (m *metered) abort(outcome string) {
+func (m *metered) abort(outcome, limit string) {
 	m.mu.Lock()
 	if m.outcome == "" {
-		m.outcome = outcome
+		m.outcome, m.limit = outcome, limit
 	}
 	m.mu.Unlock()
 	breakOff(m.tcp)
@@ -322,7 +329,7 @@ func (m *metered) touch() {
 // CloseWrite ends the words to the program.
 func (m *metered) CloseWrite() error { return m.tcp.CloseWrite() }
 
-var errLimit = errors.New("the call has used up its bytes")
+var errLimit = errors.New("the bytes of the call, or of a rule, are used up")
 
 func (m *metered) Read(b []byte) (int, error) {
 	var n int
@@ -337,10 +344,10 @@ func (m *metered) Read(b []byte) (int, error) {
 		return n, err
 	}
 	m.touch()
-	may := m.sent.take(n)
+	may, limit := m.sent.take(n)
 	m.sent.pay(may, may)
 	if may < n {
-		m.abort(evidence.ConnLimit)
+		m.abort(evidence.ConnLimit, limit)
 		return 0, errLimit
 	}
 	return n, err
@@ -348,14 +355,14 @@ func (m *metered) Read(b []byte) (int, error) {
 
 // send writes b to the program.
 func (m *metered) send(b []byte) (int, error) {
-	may := m.received.take(len(b))
+	may, limit := m.received.take(len(b))
 	n, err := m.tcp.Write(b[:may])
 	m.received.pay(may, n)
 	if n > 0 {
 		m.touch()
 	}
 	if err == nil && may < len(b) {
-		m.abort(evidence.ConnLimit)
+		m.abort(evidence.ConnLimit, limit)
 		err = errLimit
 	}
 	return n, err

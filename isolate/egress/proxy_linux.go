@@ -32,10 +32,11 @@ var problems = map[string]problem{
 	evidence.ConnRefused:     {502, proxy.ConnRefused, "the host refuses the connection"},
 	evidence.ConnUnreachable: {502, proxy.HostUnreachable, "the host can't be reached"},
 	evidence.ConnTimedOut:    {504, proxy.HostUnreachable, "the host doesn't answer"},
+	evidence.ConnLimit:       {504, proxy.HostUnreachable, "the host doesn't answer in the time that a rule lets a connection last"},
 	evidence.ConnEnded:       {503, proxy.Failure, "the call has ended"},
 }
 
-var tooFast = &problem{429, proxy.NotAllowed, "a rule's rate of connections is used up"}
+var tooMany = &problem{429, proxy.NotAllowed, "a rule's connections are used up, in all, at once or for now"}
 
 // target returns the checked addresses of what a client of a proxy asks for.
 func (s *session) target(to proxy.Target) (host string, addrs []netip.Addr, p *problem) {
@@ -50,8 +51,6 @@ func (s *session) target(to proxy.Target) (host string, addrs []netip.Addr, p *p
 			return deny(evidence.DenyNotListed, fmt.Sprintf("no rule has %s", to))
 		case reach.Permit(to.Addr, to.Port, s.rules) != nil:
 			return deny(evidence.DenyForbidden, fmt.Sprintf("%s is never connected to", to.Addr))
-		case !s.paced(host, to.Port, time.Now()):
-			return "", nil, tooFast
 		}
 		return host, []netip.Addr{to.Addr}, nil
 	}
@@ -61,9 +60,6 @@ func (s *session) target(to proxy.Target) (host string, addrs []netip.Addr, p *p
 	}
 	if !s.rules.Allows(host, to.Port) {
 		return deny(evidence.DenyNotListed, fmt.Sprintf("no rule has %s", to))
-	}
-	if !s.paced(host, to.Port, time.Now()) {
-		return "", nil, tooFast
 	}
 	n, err := s.find(host)
 	switch {
@@ -82,6 +78,17 @@ func (s *session) target(to proxy.Target) (host string, addrs []netip.Addr, p *p
 	return host, n.addrs, nil
 }
 
+// way is target, and counts the connection by the rules about it until leave is called.
+func (s *session) way(to proxy.Target) (host string, addrs []netip.Addr, leave func(), p *problem) {
+	if host, addrs, p = s.target(to); p != nil {
+		return "", nil, nil, p
+	}
+	if leave = s.admit(host, to.Port, time.Now()); leave == nil {
+		return "", nil, nil, tooMany
+	}
+	return host, addrs, leave, nil
+}
+
 // serveHTTP serves one CONNECT.
 func (s *session) serveHTTP(c *net.TCPConn) {
 	h := newHead(s, c)
@@ -90,11 +97,12 @@ func (s *session) serveHTTP(c *net.TCPConn) {
 	if !ok {
 		return
 	}
-	host, addrs, p := s.target(to)
+	host, addrs, leave, p := s.way(to)
 	if p != nil {
 		h.refuse(proxy.Answer(p.status, p.why))
 		return
 	}
+	defer leave()
 	s.connect(h.take(), host, to.Port, addrs, &greeting{h.rest, func(outcome string) error {
 		if outcome == "" {
 			return h.say([]byte(proxy.Connected))
@@ -118,11 +126,12 @@ func (s *session) serveSOCKS(c *net.TCPConn) {
 	if !ok {
 		return
 	}
-	host, addrs, p := s.target(to)
+	host, addrs, leave, p := s.way(to)
 	if p != nil {
 		h.refuse(p.reply.Bytes())
 		return
 	}
+	defer leave()
 	s.connect(h.take(), host, to.Port, addrs, &greeting{h.rest, func(outcome string) error {
 		if outcome == "" {
 			return h.say(proxy.Granted.Bytes())

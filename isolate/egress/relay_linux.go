@@ -80,12 +80,13 @@ type relay struct {
 	began  time.Time
 
 	once    sync.Once
-	outcome string // set once, before both sockets are closed
+	outcome string // set once, before both sockets are closed, as is limit
+	limit   string // that cut it off, "" for none
 }
 
 // direction counts what passes one way.
 type direction struct {
-	left  *atomic.Int64 // what the call may still pass this way
+	left  []allowance   // what may still pass this way
 	total *atomic.Int64 // what the call has passed
 	n     atomic.Int64  // what this connection has passed
 	tap   func([]byte)  // sees what passed until it is nil; of the direction's goroutine
@@ -95,15 +96,22 @@ type direction struct {
 	leaked func(name string) // is told what watch finds
 }
 
-// take returns how much of n may pass, and gives back the rest.
-func (d *direction) take(n int) int {
-	over := -d.left.Add(-int64(n))
-	if over <= 0 {
-		return n
+// take returns how much of n may pass, and the limit that keeps the rest.
+func (d *direction) take(n int) (may int, limit string) {
+	may = n
+	for i, a := range d.left {
+		if got := a.take(may); got < may {
+			d.give(d.left[:i], may-got)
+			may, limit = got, a.limit
+		}
 	}
-	back := min(over, int64(n))
-	d.left.Add(back)
-	return n - int(back)
+	return may, limit
+}
+
+func (d *direction) give(back []allowance, n int) {
+	for _, a := range back {
+		a.left.Add(int64(n))
+	}
 }
 
 // pay counts n of what was taken as passed, and gives back the rest.
@@ -111,7 +119,7 @@ func (d *direction) pay(taken, n int) {
 	d.n.Add(int64(n))
 	d.total.Add(int64(n))
 	if taken > n {
-		d.left.Add(int64(taken - n))
+		d.give(d.left, taken-n)
 	}
 }
 
@@ -131,7 +139,7 @@ func newRelay(program, host *net.TCPConn, idle time.Duration) (*relay, error) {
 // run passes bytes until both directions have ended or one is broken off, and closes both
 // connections.
 func (r *relay) run(ctx context.Context) string {
-	stop := context.AfterFunc(ctx, func() { r.abort(evidence.ConnEnded) })
+	stop := context.AfterFunc(ctx, func() { r.abort(evidence.ConnEnded, "") })
 	defer stop()
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -149,10 +157,10 @@ func (r *relay) run(ctx context.Context) string {
 	return r.outcome
 }
 
-// abort breaks both connections off.
-func (r *relay) abort(outcome string) {
+// abort breaks both connections off, for a limit if the outcome is that.
+func (r *relay) abort(outcome, limit string) {
 	r.once.Do(func() {
-		r.outcome = outcome
+		r.outcome, r.limit = outcome, limit
 		breakOff(r.program.conn)
 		breakOff(r.host.conn)
 	})
@@ -170,11 +178,11 @@ func (r *relay) pass(from, to *side, d *direction) {
 		buf, n, err := r.read(from, d)
 		switch {
 		case err != nil:
-			r.abort(r.why(err, from))
+			r.abort(r.why(err, from), "")
 			return
 		case n == 0:
 			if err := to.conn.CloseWrite(); err != nil && !errors.Is(err, syscall.ENOTCONN) {
-				r.abort(r.why(err, to))
+				r.abort(r.why(err, to), "")
 			}
 			return
 		}
@@ -186,14 +194,14 @@ func (r *relay) pass(from, to *side, d *direction) {
 	}
 }
 
-// forward passes b on, as much as the call may pass. Otherwise it breaks the connection off.
+// forward passes b on, as much as may pass. Otherwise it breaks the connection off.
 func (r *relay) forward(b []byte, to *side, d *direction) bool {
 	if name := d.watch.Next(b); name != "" {
 		d.leaked(name)
-		r.abort(evidence.ConnEnded)
+		r.abort(evidence.ConnEnded, "")
 		return false
 	}
-	may := d.take(len(b))
+	may, limit := d.take(len(b))
 	passed, err := r.write(to, b[:may])
 	d.pay(may, passed)
 	if d.tap != nil {
@@ -201,9 +209,9 @@ func (r *relay) forward(b []byte, to *side, d *direction) bool {
 	}
 	switch {
 	case err != nil:
-		r.abort(r.why(err, to))
+		r.abort(r.why(err, to), "")
 	case may < len(b):
-		r.abort(evidence.ConnLimit)
+		r.abort(evidence.ConnLimit, limit)
 	default:
 		return true
 	}

@@ -49,8 +49,8 @@ func relayed(t *testing.T, bulks *budget.Pool) (program, host *net.TCPConn, r *r
 	}
 	r.bulks, r.owner = bulks, budget.Owner{Name: "a"}
 	for _, d := range []*direction{&r.sent, &r.received} {
-		d.left, d.total = new(atomic.Int64), new(atomic.Int64)
-		d.left.Store(1 << 40)
+		d.left, d.total = []allowance{{new(atomic.Int64), "all"}}, new(atomic.Int64)
+		d.left[0].left.Store(1 << 40)
 	}
 	ended = make(chan string, 1)
 	go func() { ended <- r.run(t.Context()) }()

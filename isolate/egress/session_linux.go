@@ -51,7 +51,7 @@ type session struct {
 	made    int64
 	rate    pace                   // of connections
 	asking  pace                   // of queries
-	rates   map[rule.Rule]*pace    // of connections, by the rule
+	ruled   map[rule.Rule]*ruled   // the rules with bounds; immutable after newSession
 	closers map[io.Closer]struct{} // listening sockets, and connections that aren't relayed yet
 	ev      evidence.Egress
 	denied  map[deniedKey]int // index in ev.Denied
@@ -68,10 +68,10 @@ func newSession(srv *server, o *Order, rules rule.Rules) *session {
 	s := &session{srv: srv, owner: budget.Owner{Name: o.Owner, Reserve: o.Reserve}, rules: rules, limits: o.Limits, names: make(map[string]*name), next4: netip.MustParseAddr(handover.Names4).Next(),
 		closers: make(map[io.Closer]struct{}), denied: make(map[deniedKey]int), waiting: make(chan struct{}, 64),
 		looking: make(chan struct{}, srv.share), guarded: guarded{Guard: new(inspect.Guard)},
-		rate: pace{n: o.Limits.Rate, per: time.Second}, asking: pace{n: o.Limits.QueryRate, per: time.Second}, rates: make(map[rule.Rule]*pace)}
+		rate: pace{n: o.Limits.Rate, per: time.Second}, asking: pace{n: o.Limits.QueryRate, per: time.Second}, ruled: make(map[rule.Rule]*ruled)}
 	for _, r := range rules.All() {
-		if x := r.Rate(); x.N > 0 {
-			s.rates[r] = &pace{n: int64(x.N), per: x.Per}
+		if b := r.Bounds(); b != (rule.Bounds{}) {
+			s.ruled[r] = newRuled(b)
 		}
 	}
 	s.sentLeft.Store(o.Limits.Sent)
@@ -328,8 +328,10 @@ func (s *session) enter(host string, port uint16, now time.Time) (leave func()) 
 		limit = evidence.LimitConnections
 	case !s.rate.ready(now):
 		limit = evidence.LimitRate
-	default:
-		limit = s.pacedLocked(host, port, now)
+	}
+	var rules counted
+	if limit == "" {
+		rules, limit = s.rulesLocked(host, port, now)
 	}
 	if limit != "" {
 		s.denyLocked(host, port, evidence.DenyLimit, limit)
@@ -347,6 +349,7 @@ func (s *session) enter(host string, port uint16, now time.Time) (leave func()) 
 		return nil
 	}
 	s.rate.count(now)
+	rules.enterLocked(now)
 	s.open++
 	s.made++
 	return func() {
@@ -355,33 +358,8 @@ func (s *session) enter(host string, port uint16, now time.Time) (leave func()) 
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.open--
+		rules.leaveLocked()
 	}
-}
-
-// paced counts a connection that a proxy makes to a host by the rates of the rules about it.
-func (s *session) paced(host string, port uint16, now time.Time) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	limit := s.pacedLocked(host, port, now)
-	if limit != "" {
-		s.denyLocked(host, port, evidence.DenyLimit, limit)
-	}
-	return limit == ""
-}
-
-// pacedLocked is the rate that a connection to a host goes beyond, or "": then each rule about the
-// host has counted it. The resolver and the proxies have no rule, and so no rate.
-func (s *session) pacedLocked(host string, port uint16, now time.Time) (limit string) {
-	rates := s.rules.Rates(host, port)
-	for _, r := range rates {
-		if !s.rates[r].ready(now) {
-			return "rate:" + r.Rate().String()
-		}
-	}
-	for _, r := range rates {
-		s.rates[r].count(now)
-	}
-	return ""
 }
 
 func onSocket(f *os.File, do func(fd int) error) error {
@@ -414,10 +392,10 @@ func (s *session) deny(host string, port uint16, why string) {
 }
 
 // denyLimit notes what it asked for beyond a limit.
-func (s *session) denyLimit(host, limit string) {
+func (s *session) denyLimit(host string, port uint16, limit string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.denyLocked(host, 0, evidence.DenyLimit, limit)
+	s.denyLocked(host, port, evidence.DenyLimit, limit)
 }
 
 func (s *session) denyLocked(host string, port uint16, why, limit string) {
@@ -453,8 +431,18 @@ func (s *session) connect(program *net.TCPConn, host string, port uint16, addrs 
 		s.noted(at, evidence.Connection{Outcome: evidence.ConnEnded, DurationNS: int64(time.Since(began))})
 		return
 	}
-	conn, addr, outcome := dial(s.ctx, addrs, port, s.srv.files, s.owner)
+	ctx, cancel := s.ctx, func() {}
+	most, limit := s.lasting(host, port)
+	if most > 0 {
+		ctx, cancel = context.WithDeadline(s.ctx, began.Add(most))
+	}
+	defer cancel()
+	conn, addr, outcome := dial(ctx, addrs, port, s.srv.files, s.owner)
 	s.disown(program)
+	if conn == nil && ctx.Err() != nil && s.ctx.Err() == nil {
+		outcome = evidence.ConnLimit
+		s.denyLimit(host, port, limit)
+	}
 	c := evidence.Connection{Outcome: outcome}
 	if conn != nil {
 		c.Address = addr.String()
@@ -477,14 +465,14 @@ func (s *session) connect(program *net.TCPConn, host string, port uint16, addrs 
 		if greet != nil {
 			early = greet.early
 		}
-		s.relay(program, conn, early, &c, evidence.Leak{Host: host, Port: uint32(port), Where: evidence.LeakClear})
+		s.relay(program, conn, host, port, began, early, &c)
 	}
 	c.DurationNS = int64(time.Since(began))
 	s.noted(at, c)
 }
 
-// relay passes bytes. A placeholder among those of the program is leak, but for its name.
-func (s *session) relay(program, conn *net.TCPConn, early []byte, c *evidence.Connection, leak evidence.Leak) {
+// relay passes bytes.
+func (s *session) relay(program, conn *net.TCPConn, host string, port uint16, began time.Time, early []byte, c *evidence.Connection) {
 	r, err := newRelay(program, conn, s.limits.Idle)
 	if err != nil {
 		breakOff(program)
@@ -494,8 +482,7 @@ func (s *session) relay(program, conn *net.TCPConn, early []byte, c *evidence.Co
 	}
 	r.early, r.bulks, r.owner = early, s.srv.bulks, s.owner
 	r.sent.watch, r.sent.leaked = s.Watch().Stream(), func(name string) {
-		leak.Name = name
-		s.leak(leak)
+		s.leak(evidence.Leak{Name: name, Host: host, Port: uint32(port), Where: evidence.LeakClear})
 	}
 	// What both sides say in the clear is noted as it passes, and decides nothing.
 	r.sent.tap = tap(hello.MaxClient, func(b []byte) error {
@@ -510,10 +497,16 @@ func (s *session) relay(program, conn *net.TCPConn, early []byte, c *evidence.Co
 		}
 		return err
 	})
-	r.sent.left, r.sent.total = &s.sentLeft, &s.sent
-	r.received.left, r.received.total = &s.receivedLeft, &s.received
+	r.sent.total, r.received.total = &s.sent, &s.received
+	r.sent.left, r.received.left = s.allowances(host, port)
+	if most, limit := s.lasting(host, port); most > 0 {
+		defer time.AfterFunc(time.Until(began.Add(most)), func() { r.abort(evidence.ConnLimit, limit) }).Stop()
+	}
 	c.Outcome = r.run(s.ctx)
 	c.Sent, c.Received = r.sent.n.Load(), r.received.n.Load()
+	if r.limit != "" {
+		s.denyLimit(host, port, r.limit)
+	}
 }
 
 // mostParsed is how often the beginning of a direction is looked at: one who sends it byte by byte

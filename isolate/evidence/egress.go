@@ -85,7 +85,7 @@ const (
 	ConnUnreachable = "unreachable" // none of the addresses could be reached, or a mix of reasons
 	ConnTimedOut    = "timeout"     // no address answered in time
 	ConnIdle        = "idle"        // nothing passed for too long
-	ConnLimit       = "limit"       // the call had used up its bytes
+	ConnLimit       = "limit"       // it was cut off for a limit, which a denial names
 	ConnEnded       = "ended"       // it was open when the call ended
 )
 
@@ -205,7 +205,7 @@ const (
 	DenyForbidden = "forbidden"     // it resolves into a range that no rule names
 	DenyMalformed = "malformed"     // it's no name, address or request as they are taken
 	DenyType      = "record_type"   // a DNS query for other than addresses
-	DenyLimit     = "limit"         // beyond a limit of the call, which Limit names
+	DenyLimit     = "limit"         // beyond a limit of the call or a rule, which Limit names
 	DenyInUse     = "in_use"        // the program itself listens where the name would be
 	DenyOverload  = "overload"      // palyra-egress has no room for it
 	DenyProxy     = "proxy_request" // a proxy request other than CONNECT to a host
@@ -216,11 +216,13 @@ const (
 	DenyPin       = "pin"           // an inspected host has another key than those that rules pin
 )
 
-// The limits of a call that a denial can be for. A rule's rate is named by its text: "rate:10/s".
+// The limits of a call that a denial can be for. A rule's bound is named by its word: "rate:10/s".
 const (
 	LimitOpen        = "open"        // connections at once
 	LimitConnections = "connections" // in all
 	LimitRate        = "rate"        // of connections
+	LimitSent        = "sent"        // bytes, in all
+	LimitReceived    = "received"    //
 	LimitNames       = "names"       // that are looked up
 	LimitQueries     = "queries"     // of the DNS, in all
 	LimitQueryRate   = "query_rate"  // of DNS queries
@@ -240,8 +242,8 @@ type Denial struct {
 	// another key than those that the rules pin.
 	Why string `json:"why"`
 	// Limit is which limit, if that is why: "open" connections at once, "connections" in all, their
-	// "rate" in the call, "rate:10/s" of a rule, "names" looked up, DNS "queries" in all or their
-	// "query_rate".
+	// "rate", bytes "sent" or "received", for which a connection was cut off, "names" looked up, DNS
+	// "queries" in all or their "query_rate"; or a rule's bound, as it says that: "rate:10/s".
 	Limit string `json:"limit,omitempty"`
 	// Times is how often it was asked for.
 	Times int64 `json:"times" unit:"count"`

@@ -29,7 +29,7 @@ var (
 	FlagLayer   = command.Flag{Name: "layer", Arg: "NAME", Help: "the layer of a staged workspace (default: a new one)"}
 	FlagSecret  = command.Flag{Name: "secret", Arg: "NAME=REF", Help: "a secret of the vault, such as token=vault://global/t,\nwhich CMD reads in the file /run/secrets/NAME; policy\ndecides about each (vault.expose); may be given more\nthan once; tier c", Repeat: true}
 
-	FlagEgress = command.Flag{Name: "egress", Arg: "HOST[:PORT]", Help: "a host that CMD may reach, such as packages.example:443\n(the port if none is given) or *.cdn.example:443, with\nrate:10/s behind it if its connections are bounded; or\n@LIST, the hosts of a list of the policy directory; every\nother stays out of reach; may be given more than once;\ntier c", Repeat: true}
+	FlagEgress = command.Flag{Name: "egress", Arg: "HOST[:PORT]", Help: "a host that CMD may reach, such as packages.example:443\n(the port if none is given) or *.cdn.example:443, with\nbounds such as rate:10/s and sent:10MiB behind it; or\n@LIST, the hosts of a list of the policy directory; every\nother stays out of reach; may be given more than once;\ntier c", Repeat: true}
 
 	FlagInspect = command.Flag{Name: "inspect", Arg: "RULE", Help: "requests that pass, such as 'GET,HEAD packages.example'\nor packages.example:443/simple/; palyra-egress reads the\nconnections to such a host and refuses other requests;\nmay be given more than once; tier c", Repeat: true}
 

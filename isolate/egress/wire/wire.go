@@ -25,7 +25,7 @@ import (
 )
 
 // Version is what both sides must agree on.
-const Version = 4
+const Version = 5
 
 // Bounds of messages.
 const (
