@@ -82,6 +82,7 @@ func TestOf(t *testing.T) {
 		}), "EgressDenied observed", "asked for b.example:443 beyond its rule's rate of 10/s"},
 		{"too many in all", with(wrote(""), func(s *Seen) { s.Denied = []Denied{{"a.example", 0, "limit", "query_rate"}} }), "EgressDenied observed", "beyond the DNS queries that a call may send in a second"},
 		{"too many bytes", with(wrote(""), func(s *Seen) { s.Denied = []Denied{{"a.example", 443, "limit", "received:10MiB"}} }), "EgressDenied observed", "asked for a.example:443 beyond the 10MiB that its rule lets it get"},
+		{"too long a body", with(wrote(""), func(s *Seen) { s.Denied = []Denied{{"a.example", 443, "limit", "body:10"}} }), "EgressDenied observed", "asked for a.example:443 beyond the 10 bytes that its rule lets a request's body have"},
 		{"too many bytes of all", with(wrote(""), func(s *Seen) { s.Denied = []Denied{{"a.example", 443, "limit", "sent"}} }), "EgressDenied observed", "beyond the bytes that a call may send"},
 		{"a bound in another spelling", with(wrote(""), func(s *Seen) { s.Denied = []Denied{{"a.example", 443, "limit", "received:10240KiB"}} }), "", ""},
 		{"a limit that isn't known", with(wrote(""), func(s *Seen) { s.Denied = []Denied{{"a.example", 0, "limit", "rate:10/s; rm"}} }), "", ""},

@@ -17,6 +17,9 @@ type Bounds struct {
 	Sent        int64         // bytes that the program sends
 	Received    int64         // bytes that it gets
 	Time        time.Duration // of one connection
+	// Of one request to an inspected host. A Rule has neither.
+	Body   int64 // bytes of its body
+	Answer int64 // bytes of its answer's
 }
 
 // The most that bounds can be, besides MaxRate: those of a call.
@@ -27,8 +30,8 @@ const (
 	maxTime        = 24 * time.Hour
 )
 
-// The words of bounds, each with a colon behind it in a rule, in their order there. Each is the
-// name of the call's own limit, but for the time, of which a call has one for all it does.
+// The words of bounds, each with a colon behind it in a rule, in their order there. Those that the
+// call has limits of, too, have the names of these.
 const (
 	boundRate        = "rate"
 	boundOpen        = "open"
@@ -36,6 +39,8 @@ const (
 	boundSent        = "sent"
 	boundReceived    = "received"
 	boundTime        = "time"
+	boundBody        = "body"
+	boundAnswer      = "answer"
 )
 
 // unit is the end of a number, and what it stands for.
@@ -64,6 +69,8 @@ var numbers = []number{
 	{boundSent, func(b *Bounds) *int64 { return &b.Sent }, maxBytes, sizes},
 	{boundReceived, func(b *Bounds) *int64 { return &b.Received }, maxBytes, sizes},
 	{boundTime, func(b *Bounds) *int64 { return (*int64)(&b.Time) }, int64(maxTime), times},
+	{boundBody, func(b *Bounds) *int64 { return &b.Body }, maxBytes, sizes},
+	{boundAnswer, func(b *Bounds) *int64 { return &b.Answer }, maxBytes, sizes},
 }
 
 // text is the number n, "" for no bound.
@@ -103,7 +110,7 @@ func (b *Bounds) parse(word string) error {
 	} else {
 		x := numberOf(name)
 		if x == nil {
-			return fmt.Errorf("%q bounds nothing: want rate:N/s, open:N, connections:N, sent:SIZE, received:SIZE or time:DURATION", clip(word))
+			return fmt.Errorf("%q bounds nothing", clip(word))
 		}
 		was = *x.at(b) != 0
 		*x.at(b), err = x.parse(text)
@@ -138,6 +145,9 @@ func parseBounds(words []string) (b Bounds, err error) {
 	}
 	return b, nil
 }
+
+// ofRequest is what b bounds of one request.
+func (b Bounds) ofRequest() Bounds { return Bounds{Body: b.Body, Answer: b.Answer} }
 
 // String returns the words of b, each behind a blank: " rate:10/s sent:10MiB".
 func (b Bounds) String() (text string) {
@@ -193,7 +203,7 @@ func ParseBound(word string) (Bound, error) {
 // String says what the bound is of, for a sentence about a rule: "its rule's rate of 10/s".
 func (b Bound) String() string {
 	name, text, _ := strings.Cut(b.Text, ":")
-	if b.Sent+b.Received > 0 && !strings.HasSuffix(text, "B") {
+	if b.Sent+b.Received+b.Body+b.Answer > 0 && !strings.HasSuffix(text, "B") {
 		text += " bytes"
 	}
 	switch name {
@@ -209,6 +219,10 @@ func (b Bound) String() string {
 		return "the " + text + " that its rule lets it get"
 	case boundTime:
 		return "the " + text + " that its rule lets a connection last"
+	case boundBody:
+		return "the " + text + " that its rule lets a request's body have"
+	case boundAnswer:
+		return "the " + text + " that its rule lets an answer have"
 	}
 	return ""
 }

@@ -24,6 +24,8 @@ func TestRuleBounds(t *testing.T) {
 		"sent:1 rate:1/s sent:2":              "",
 		"sent:1 ":                             "",
 		"names:1":                             "",
+		"body:1":                              "",
+		"sent:1 answer:1":                     "",
 		"sent:1\treceived:1":                  "",
 		"sent:1 443":                          "",
 		"open:1,connections:2":                "",
@@ -65,7 +67,7 @@ func TestBoundsTogether(t *testing.T) {
 	if want := []string{"a.example:443 rate:60/m open:4 sent:1MiB received:1KiB time:1h", "a.example:4430 open:9"}; err != nil || !slices.Equal(rules.Strings(), want) {
 		t.Fatalf("%q, %v, want %q", rules.Strings(), err, want)
 	}
-	if got := rules.Bounded("a.example", 443); len(got) != 1 || got[0].Bounds() != (Bounds{Rate{60, time.Minute}, 4, 0, 1 << 20, 1 << 10, time.Hour}) {
+	if got := rules.Bounded("a.example", 443); len(got) != 1 || got[0].Bounds() != (Bounds{Rate: Rate{60, time.Minute}, Open: 4, Sent: 1 << 20, Received: 1 << 10, Time: time.Hour}) {
 		t.Errorf("%+v", got)
 	}
 }

@@ -82,8 +82,12 @@ func parseRule(text string) (Rule, error) {
 	if err != nil {
 		return Rule{}, err
 	}
-	if r.bounds, err = parseBounds(words); err != nil {
-		return Rule{}, err
+	r.bounds, err = parseBounds(words)
+	if err == nil && r.bounds.ofRequest() != (Bounds{}) {
+		err = errors.New("body and answer are of requests, of which rules of inspection are")
+	}
+	if err != nil {
+		return Rule{}, fmt.Errorf("%w: bounds are rate:N/s, open:N, connections:N, sent:SIZE, received:SIZE and time:DURATION", err)
 	}
 	return r, nil
 }

@@ -33,14 +33,20 @@ type Inspect struct {
 	Host    Rule     // about a name, or the names below one
 	Path    string   // in normal form, "" for all: this path and those below it
 	Sockets bool     // the requests may become WebSockets
+	Body    int64    // bytes of a request's body at most, or that a WebSocket sends; 0: any
+	Answer  int64    // bytes of its answer's, or that a WebSocket gets; 0: any
 	Pins    []string // of the host's keys, sorted, unique: "sha256/" and base 64; empty: any key
 }
 
-// ParseInspect reads [METHODS " "] HOST[:PORT] [PATH] [" websocket"] [" pin:" PIN]…, as people type
-// it.
+// ParseInspect reads [METHODS " "] HOST[:PORT] [PATH] [" websocket"] [" body:" SIZE]
+// [" answer:" SIZE] [" pin:" PIN]…, as people type it.
 func ParseInspect(text string) (Inspect, error) {
 	words := strings.Fields(text)
 	pins, words, err := pinned(words)
+	var bounds Bounds
+	if err == nil {
+		bounds, words, err = bodies(words)
+	}
 	var in Inspect
 	if err == nil {
 		sockets := len(words) > 1 && words[len(words)-1] == webSocket
@@ -48,14 +54,14 @@ func ParseInspect(text string) (Inspect, error) {
 			words = words[:len(words)-1]
 		}
 		in, err = parseInspect(words)
-		in.Sockets, in.Pins = sockets, pins
+		in.Sockets, in.Pins, in.Body, in.Answer = sockets, pins, bounds.Body, bounds.Answer
 	}
 	if err == nil && in.Sockets && len(in.Methods) > 0 && !slices.Contains(in.Methods, "GET") {
 		err = errors.New("a WebSocket begins with GET, which isn't among the methods")
 	}
 	if err != nil {
 		return Inspect{}, fault.New(fault.Usage, "invalid_input", fmt.Sprintf("inspection rule %q", clip(text)), err).
-			WithHint("[METHODS ]NAME[:PORT][/PATH][ websocket][ pin:sha256/BASE64]: \"GET,HEAD packages.example:443/simple/\"")
+			WithHint("[METHODS ]NAME[:PORT][/PATH][ websocket][ body:SIZE][ answer:SIZE][ pin:sha256/BASE64]: \"GET,HEAD packages.example:443/simple/\"")
 	}
 	return in, nil
 }
@@ -82,6 +88,16 @@ func pinned(words []string) (pins, rest []string, err error) {
 		return nil, nil, fmt.Errorf("%d pins, at most %d", len(pins), maxPins)
 	}
 	return pins, words, nil
+}
+
+// bodies takes the bounds of bodies off the end of a rule's words.
+func bodies(words []string) (b Bounds, rest []string, err error) {
+	n := len(words)
+	for n > 1 && (strings.HasPrefix(words[n-1], boundBody+":") || strings.HasPrefix(words[n-1], boundAnswer+":")) {
+		n--
+	}
+	b, err = parseBounds(words[n:])
+	return b, words[:n], err
 }
 
 const pinDigest = "sha256/"
@@ -165,6 +181,7 @@ func (in Inspect) String() string {
 	if in.Sockets {
 		text += " " + webSocket
 	}
+	text += Bounds{Body: in.Body, Answer: in.Answer}.String()
 	for _, p := range in.Pins {
 		text += " pin:" + p
 	}

@@ -70,6 +70,9 @@ func TestParseInspect(t *testing.T) {
 		{"a.example/live websocket", "a.example:443/live websocket"},
 		{"post,get a.example websocket pin:" + pinA, "GET,POST a.example:443 websocket pin:" + pinA},
 		{"websocket", "websocket:443"},
+		{"a.example/up answer:2048  body:1KiB", "a.example:443/up body:1KiB answer:2KiB"},
+		{"get a.example websocket answer:1GiB pin:" + pinA, "GET a.example:443 websocket answer:1GiB pin:" + pinA},
+		{"body:1", "body:1"}, // a host and a port
 		{"get *.a.example/x  pin:" + pinA, "GET *.a.example:443/x pin:" + pinA},
 	} {
 		in, err := ParseInspect(c.text)
@@ -113,6 +116,14 @@ func TestParseInspect(t *testing.T) {
 		{"POST a.example websocket", "begins with GET"},
 		{"a.example pin:" + pinA + " websocket", "letters"},
 		{"a.example websocket websocket", "letters"},
+		{"a.example body:0", "want 1"},
+		{"a.example body:1KB", "want 1"},
+		{"a.example answer:", "want 1"},
+		{"a.example body:1 body:2", "body is there twice"},
+		{"a.example sent:1", "letters"},
+		{"a.example body:1 websocket", "letters"},
+		{"a.example pin:" + pinA + " body:1", "letters"},
+		{"body:1 a.example", "letters"},
 		{"a.example pin:", "SHA-256 of a public key"},
 		{"a.example pin:sha512/" + pinA[len("sha256/"):], "SHA-256 of a public key"},
 		{"a.example pin:sha256//" + pinA[len("sha256/"):], "SHA-256 of a public key"},
@@ -368,7 +379,7 @@ func sameAsClean(t *testing.T, text string) {
 }
 
 func FuzzInspect(f *testing.F) {
-	for _, s := range []string{"GET,HEAD packages.example:443/simple/", "*.cdn.example:443", "a.example/..;/x", "a.example/%2e%2E/", "a.example/%25%32%65", "GET a.example:443/x pin:" + pinA + " pin:" + pinB, "a.example:443/live websocket pin:" + pinA,
+	for _, s := range []string{"GET,HEAD packages.example:443/simple/", "*.cdn.example:443", "a.example/..;/x", "a.example/%2e%2E/", "a.example/%25%32%65", "GET a.example:443/x pin:" + pinA + " pin:" + pinB, "a.example:443/live websocket pin:" + pinA, "a.example answer:9 body:1KiB",
 		"T=vault://global/npm header:authorization GET packages.example:443/x form:npm_ revoke", "T=vault://global/k query:key a.example:443"} {
 		f.Add(s, "/simple/x")
 	}

@@ -291,6 +291,30 @@ func (in Inspection) Sockets(name string, port uint16, method, path string) bool
 	return slices.ContainsFunc(in.Rules, func(r Inspect) bool { return r.Sockets && r.Matches(name, port, method, path) })
 }
 
+// Bodies returns the bounds of a request's body and of its answer's: the widest of each that rules
+// which match it have, none if one has none.
+func (in Inspection) Bodies(name string, port uint16, method, path string) (b Bounds) {
+	first := true
+	for _, r := range in.Rules {
+		if !r.Matches(name, port, method, path) {
+			continue
+		}
+		if first {
+			b.Body, b.Answer, first = r.Body, r.Answer, false
+			continue
+		}
+		b.Body, b.Answer = wider(b.Body, r.Body), wider(b.Answer, r.Answer)
+	}
+	return b
+}
+
+func wider(a, b int64) int64 {
+	if a == 0 || b == 0 {
+		return 0
+	}
+	return max(a, b)
+}
+
 // Pins returns the pins of the keys that a host may have, by all rules about it; none: any key.
 func (in Inspection) Pins(name string, port uint16) (pins []string) {
 	for _, r := range in.Rules {

@@ -311,7 +311,7 @@ var texts = map[string][]string{
 	"env_code":               {"PATH"},
 	"egress_hosts":           {"a.example:443", "packages.example:443", "packages.example:443 rate:5/s", "packages.example:443 rate:5/s open:4 sent:10MiB", "*.cdn.example:443 rate:600/m", "*.cdn.example:443 received:1GiB time:90s"},
 	"egress_unlisted":        {"packages.example:443"},
-	"egress_inspect":         {"a.example:443", "GET,HEAD b.example:443/v1/", "b.example:443/v1/live websocket", "c.example:443 pin:sha256/d6qzRu9zOECb90Uez27xWltNsj0e1Md7GkYYkVoZWmM="},
+	"egress_inspect":         {"a.example:443", "GET,HEAD b.example:443/v1/", "b.example:443/v1/live websocket", "POST b.example:443/up body:1MiB answer:1KiB", "c.example:443 pin:sha256/d6qzRu9zOECb90Uez27xWltNsj0e1Md7GkYYkVoZWmM="},
 	"egress_secrets": {"T=vault://global/a header:authorization a.example:443", "U=vault://principal:u2/b query:key GET,POST b.example:443/v1/",
 		"T=vault://principal:u1/b header:x-key a.example:8443 form:npm_ keep revoke"},
 	"use.host":          {"a.example:443", "b.example:443", "a.example:8443"},

@@ -89,6 +89,24 @@ func TestPinned(t *testing.T) {
 	}
 }
 
+// TestBodies: a longer body than its rule's goes nowhere, and who called is told of the bound.
+func TestBodies(t *testing.T) {
+	b := begun(t)
+	b.w.Set("packages.example", world.Addrs(world.Web))
+	post := func(bound string) (*call, int) {
+		before := len(b.w.Requests())
+		r := b.exec(nil, []string{"--inspect", "POST packages.example body:" + bound}, "curl", "-sS", "--fail-with-body", "-o", "/dev/null", "-w", "%{http_code}", "--data-raw", strings.Repeat("x", 5000), "https://packages.example/simple/fromworld/")
+		return r, len(b.w.Requests()) - before
+	}
+	r, arrived := post("4KiB")
+	if r.stdout != "413" || arrived != 0 || !r.denied("packages.example", 443, evidence.DenyLimit) || r.egress.Denied[0].Limit != "body:4KiB" || !strings.Contains(r.stderr, "beyond the 4KiB that its rule lets a request's body have") {
+		t.Errorf("%d requests arrived; %s", arrived, r)
+	}
+	if r, arrived = post("5000"); r.stdout == "413" || arrived != 1 || len(r.egress.Denied) != 0 || r.egress.Requests[0].Sent != 5000 {
+		t.Errorf("as long as it may be: %d requests arrived; %s", arrived, r)
+	}
+}
+
 // TestTripwire: a placeholder that is sent anywhere but to its place ends the call, and the receipt
 // says where it was going. Neither it nor the token gets there.
 func TestTripwire(t *testing.T) {

@@ -37,7 +37,7 @@ func (s *session) guard(o *Order, in rule.Inspection) error {
 		placeholders = append(placeholders, u.Placeholder)
 	}
 	g, err := inspect.New(inspect.Config{Inspection: in, Placeholders: placeholders, Roots: s.srv.cfg.Roots, Until: time.Now().Add(o.Limits.Wall + time.Minute),
-		Idle: o.Limits.Idle, Denied: s.deny, Leaked: s.leak})
+		Idle: o.Limits.Idle, Denied: s.deny, Limited: s.denyLimit, Leaked: s.leak})
 	s.guarded = guarded{g, o.Uses}
 	return err
 }

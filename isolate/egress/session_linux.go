@@ -439,7 +439,7 @@ func (s *session) connect(program *net.TCPConn, host string, port uint16, addrs 
 	defer cancel()
 	conn, addr, outcome := dial(ctx, addrs, port, s.srv.files, s.owner)
 	s.disown(program)
-	if conn == nil && ctx.Err() != nil && s.ctx.Err() == nil {
+	if conn == nil && most > 0 && time.Since(began) >= most && s.ctx.Err() == nil {
 		outcome = evidence.ConnLimit
 		s.denyLimit(host, port, limit)
 	}

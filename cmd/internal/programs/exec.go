@@ -31,7 +31,7 @@ var (
 
 	FlagEgress = command.Flag{Name: "egress", Arg: "HOST[:PORT]", Help: "a host that CMD may reach, such as packages.example:443\n(the port if none is given) or *.cdn.example:443, with\nbounds such as rate:10/s and sent:10MiB behind it; or\n@LIST, the hosts of a list of the policy directory; every\nother stays out of reach; may be given more than once;\ntier c", Repeat: true}
 
-	FlagInspect = command.Flag{Name: "inspect", Arg: "RULE", Help: "requests that pass, such as 'GET,HEAD packages.example'\nor packages.example:443/simple/; palyra-egress reads the\nconnections to such a host and refuses other requests;\nmay be given more than once; tier c", Repeat: true}
+	FlagInspect = command.Flag{Name: "inspect", Arg: "RULE", Help: "requests that pass, such as 'GET,HEAD packages.example'\nor packages.example:443/simple/; palyra-egress reads the\nconnections to such a host and refuses other requests;\nbody:1MiB and answer:10MiB behind it bound bodies; may\nbe given more than once; tier c", Repeat: true}
 
 	FlagEgressSecret = command.Flag{Name: "egress-secret", Arg: "USE", Help: "a secret that goes into requests and that CMD can't\nread, such as 'TOKEN=vault://global/npm\nheader:authorization packages.example': $TOKEN is a\nplaceholder; policy decides about each (vault.use); keep\nat its end lets files have it; may be given more than\nonce; tier c", Repeat: true}
 

@@ -37,7 +37,7 @@ func FuzzRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		g, err := New(Config{Inspection: in, Placeholders: []string{p}, Until: time.Now().Add(time.Hour), Idle: time.Minute, Denied: func(string, uint16, string) {}, Leaked: func(evidence.Leak) { cancel() }})
+		g, err := New(Config{Inspection: in, Placeholders: []string{p}, Until: time.Now().Add(time.Hour), Idle: time.Minute, Denied: func(string, uint16, string) {}, Limited: func(string, uint16, string) {}, Leaked: func(evidence.Leak) { cancel() }})
 		if err != nil {
 			t.Fatal(err)
 		}

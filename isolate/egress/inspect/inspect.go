@@ -21,8 +21,10 @@
 // watched and counted), and a request that no rule has, 403. The answer says why. Redirects are the
 // program's to follow. Headers that are another method or path to some hosts are refused where
 // rules name these, 403. A head has 64 KiB at most, and those under way in a connection have 512
-// KiB of memory. A host with a use of a secret gets requests without encodings of its answers, and
-// one that comes encoded all the same is refused, 502.
+// KiB of memory. A body that is longer than rules let it be is refused, a request's by 413 and an
+// answer's by 502, or cut off there if its head has passed. A host with a use of a secret gets
+// requests without encodings of its answers, and one that comes encoded all the same is refused,
+// 502.
 //
 // # Values
 //
@@ -66,6 +68,8 @@ type Config struct {
 	Idle         time.Duration  // how long a connection may be silent between requests
 	// Denied is told what was refused, and why in a word of evidence.
 	Denied func(host string, port uint16, why string)
+	// Limited is told which bound of a rule a body went beyond, by its word there.
+	Limited func(host string, port uint16, limit string)
 	// Leaked is told where a placeholder was seen. It ends the call.
 	Leaked func(evidence.Leak)
 }

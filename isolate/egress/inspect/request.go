@@ -24,6 +24,9 @@ type exchange struct {
 
 	heads int64 // what its heads take; guarded by l.mu
 
+	most rule.Bounds // of its body and its answer's
+	over atomic.Bool // its body is longer
+
 	header http.Header // as they go out, with values
 	query  string
 	hasUse bool // the host has a use: its answers are cleaned
@@ -77,6 +80,13 @@ func (l *link) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		l.g.cfg.Denied(l.to.Host, l.to.Port, evidence.DenyRequest)
 		x.refused = true
 		x.say(w, status, why)
+		return
+	}
+	x.most = l.g.cfg.Inspection.Bodies(l.to.Host, l.to.Port, r.Method, path)
+	if x.most.Body > 0 && r.ContentLength > x.most.Body {
+		x.tooLong()
+		x.used, x.refused = nil, true
+		x.say(w, http.StatusRequestEntityTooLarge, x.tooLongSays())
 		return
 	}
 	x.hasUse = slices.ContainsFunc(l.g.cfg.Inspection.Uses, func(u rule.Use) bool { return u.Names(l.to.Host, l.to.Port) })
@@ -250,9 +260,50 @@ func (l *link) rewrite(p *httputil.ProxyRequest) {
 	}
 	p.Out.URL.Scheme, p.Out.URL.Host, p.Out.URL.RawQuery, p.Out.Host = "https", l.authority(), x.query, l.authority()
 	if p.Out.Body != nil && p.Out.Body != http.NoBody {
-		x.sent = &sending{ReadCloser: p.Out.Body, l: l, stream: l.g.watch.Stream(), in: p.In, out: p.Out}
+		x.sent = &sending{ReadCloser: p.Out.Body, l: l, x: x, stream: l.g.watch.Stream(), in: p.In, out: p.Out}
 		p.Out.Body = x.sent
 	}
+}
+
+// tooLong notes that the request's body goes beyond its rule's bound.
+func (x *exchange) tooLong() {
+	x.over.Store(true)
+	x.l.limited(rule.Bounds{Body: x.most.Body})
+}
+
+func (x *exchange) tooLongSays() string {
+	return fmt.Sprintf("the body is longer than the call's rule for %s lets it be:%s", x.l.authority(), rule.Bounds{Body: x.most.Body})
+}
+
+// answerTooLong notes that the answer's body does.
+func (x *exchange) answerTooLong() error {
+	x.l.limited(rule.Bounds{Answer: x.most.Answer})
+	return errAnswer
+}
+
+func (l *link) limited(one rule.Bounds) {
+	l.g.cfg.Limited(l.to.Host, l.to.Port, one.Split()[0].Text)
+}
+
+var (
+	errBody   = errors.New("the body is longer than its rule lets it be")
+	errAnswer = errors.New("the answer is longer than the call's rule for the host lets it be")
+)
+
+// answered is the body of an answer as the host sends it, up to its rule's bound.
+type answered struct {
+	io.ReadCloser
+	x    *exchange
+	left int64
+}
+
+func (a *answered) Read(b []byte) (int, error) {
+	n, err := a.ReadCloser.Read(b)
+	if int64(n) > a.left {
+		return int(a.left), a.x.answerTooLong()
+	}
+	a.left -= int64(n)
+	return n, err
 }
 
 var errHeads = errors.New("the heads of the host's answers have too many fields, or are too long")
@@ -272,13 +323,19 @@ func (l *link) answer(res *http.Response) error {
 	if !l.hold(x, res.Header, res.Trailer) {
 		return errHeads
 	}
+	bodyless := res.Request.Method == http.MethodHead || res.StatusCode == http.StatusNoContent || res.StatusCode == http.StatusNotModified || res.ContentLength == 0
+	if most := x.most.Answer; most > 0 && !bodyless {
+		if res.ContentLength > most {
+			return x.answerTooLong()
+		}
+		res.Body = &answered{res.Body, x, most}
+	}
 	tail := &trailing{ReadCloser: res.Body, x: x, res: res}
 	res.Body = tail
 	v := l.g.values
 	if v == nil || !x.hasUse {
 		return nil
 	}
-	bodyless := res.Request.Method == http.MethodHead || res.StatusCode == http.StatusNoContent || res.StatusCode == http.StatusNotModified || res.ContentLength == 0
 	for _, text := range res.Header.Values("Content-Encoding") {
 		if text != "" && !strings.EqualFold(text, "identity") && !bodyless {
 			return errEncoded
@@ -338,9 +395,15 @@ func (l *link) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if l.ctx.Err() != nil || r.Context().Err() != nil || errors.Is(err, errLeak) {
 		panic(http.ErrAbortHandler)
 	}
+	if x.over.Load() {
+		x.say(w, http.StatusRequestEntityTooLarge, x.tooLongSays())
+		return
+	}
 	why := "the host broke off"
 	var not *unreached
 	switch {
+	case errors.Is(err, errAnswer):
+		why = errAnswer.Error()
 	case errors.As(err, &not):
 		why, x.refused, x.used = not.Error(), true, nil
 	case errors.Is(err, errEncoded):
@@ -386,6 +449,7 @@ func (a *answering) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 type sending struct {
 	io.ReadCloser
 	l       *link
+	x       *exchange
 	stream  *Stream
 	in, out *http.Request
 	n       atomic.Int64 // bytes
@@ -396,6 +460,10 @@ func (s *sending) Read(b []byte) (int, error) {
 	if name := s.stream.Next(b[:n]); name != "" {
 		s.l.leak(name, evidence.LeakBody)
 		return 0, errLeak
+	}
+	if most := s.x.most.Body; most > 0 && s.n.Load()+int64(n) > most {
+		s.x.tooLong()
+		return 0, errBody
 	}
 	s.n.Add(int64(n))
 	if errors.Is(err, io.EOF) {

@@ -103,6 +103,11 @@ func newRig(t testing.TB, c setup) *rig {
 			defer r.mu.Unlock()
 			r.denied = append(r.denied, fmt.Sprintf("%s:%d %s", host, port, why))
 		},
+		Limited: func(host string, port uint16, limit string) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.denied = append(r.denied, fmt.Sprintf("%s:%d %s", host, port, limit))
+		},
 		Leaked: func(l evidence.Leak) {
 			r.mu.Lock()
 			defer r.mu.Unlock()

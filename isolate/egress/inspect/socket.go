@@ -21,7 +21,7 @@ func (l *link) switches(x *exchange, res *http.Response) error {
 		return errHeads
 	}
 	x.status = res.StatusCode
-	s := &socket{Closer: body, l: l, reader: body, writer: body, stream: l.g.watch.Stream()}
+	s := &socket{Closer: body, l: l, x: x, reader: body, writer: body, stream: l.g.watch.Stream()}
 	if v := l.g.values; v != nil && x.hasUse {
 		v.cleanHeader(res.Header)
 		s.reader = newCleaner(body, v)
@@ -36,6 +36,7 @@ func (l *link) switches(x *exchange, res *http.Response) error {
 type socket struct {
 	io.Closer
 	l      *link
+	x      *exchange
 	reader io.Reader // of the host, cleaned of values
 	writer io.Writer
 	stream *Stream // of Write's goroutine
@@ -50,6 +51,9 @@ func (s *socket) Read(b []byte) (int, error) {
 	}
 	defer s.l.work.Done()
 	n, err := s.reader.Read(b)
+	if most, had := s.x.most.Answer, s.received.Load(); most > 0 && had+int64(n) > most {
+		n, err = int(most-had), s.x.answerTooLong()
+	}
 	s.received.Add(int64(n))
 	return n, err
 }
@@ -63,6 +67,10 @@ func (s *socket) Write(b []byte) (int, error) {
 	if name := s.stream.Next(b); name != "" {
 		s.l.leak(name, evidence.LeakBody)
 		return 0, errLeak
+	}
+	if most := s.x.most.Body; most > 0 && s.sent.Load()+int64(len(b)) > most {
+		s.x.tooLong()
+		return 0, errBody
 	}
 	n, err := s.writer.Write(b)
 	s.sent.Add(int64(n))
