@@ -61,6 +61,8 @@ var (
 			Also: []int{202}, Key: true, Prefer: true, Effect: Begins})
 	ListTools = define[ToolQuery, ToolList]("calls.listTools", "GET /tools", "session.read",
 		"List the tools")
+	ListModels = define[None, Page[Model]]("models.listModels", "GET /models", "session.read",
+		"List the language models", Operation{Doc: "One that the caller couldn't ask now has the reason code with which a turn of it would be refused."})
 	// FindFolders chooses among the workspaces there are, and gives no access to one.
 	FindFolders = define[FolderQuery, Page[Folder]]("calls.findFolders", "POST /workspaces/find", "run.start",
 		"Say which workspaces hold some folders of the host", Operation{Doc: "One item for each path, in their order: the innermost workspace that holds the folder, links " +
@@ -261,7 +263,7 @@ var (
 func Operations() []*Operation {
 	return append([]*Operation{
 		CreateSession.Operation, ListSessions.Operation, GetSession.Operation, EndSession.Operation,
-		StartRun.Operation, ListRuns.Operation, GetRun.Operation, CancelRun.Operation, ReadTape.Operation, ReadOutput.Operation, GetArtifact.Operation, Call.Operation, ListTools.Operation, FindFolders.Operation,
+		StartRun.Operation, ListRuns.Operation, GetRun.Operation, CancelRun.Operation, ReadTape.Operation, ReadOutput.Operation, GetArtifact.Operation, Call.Operation, ListTools.Operation, ListModels.Operation, FindFolders.Operation,
 		ListLayers.Operation, GetLayer.Operation, GetPatch.Operation, DiscardLayer.Operation, ApplyLayer.Operation, UndoLayer.Operation, RecoverLayer.Operation,
 		ListServers.Operation, AddServer.Operation, GetServer.Operation, InspectServer.Operation, AcceptServer.Operation, RemoveServer.Operation, ListServerTools.Operation,
 		ListApprovals.Operation, GetApproval.Operation, ResolveApproval.Operation, PreviewApproval.Operation, ListGrants.Operation, RevokeGrant.Operation,

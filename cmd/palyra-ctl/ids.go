@@ -31,6 +31,7 @@ var kinds = map[string]lister{
 	"grant":    idsOf(hub.ListGrants, pageless, func(v *hub.StandingGrant) string { return v.ID }),
 	"member":   idsOf(hub.ListMembers, pageless, func(v *hub.Member) string { return v.Principal }),
 	"device":   idsOf(hub.ListDevices, pageless, func(v *hub.Device) string { return v.ID }),
+	"model":    idsOf(hub.ListModels, pageless, func(v *hub.Model) string { return v.Name }),
 	"pairing":  idsOf(hub.ListPairings, pageless, func(v *hub.Pairing) string { return v.ID }),
 	"tool": func(ctx context.Context, h hub.Hub, _ hub.PageQuery) (ids []string, _ string, err error) {
 		v, err := hub.ListTools.Do(ctx, h, hub.Caller{}, hub.ToolQuery{})

@@ -93,7 +93,7 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 	servers := gateway.New(gateway.Config{Store: c.store, Tools: table, Workspaces: tc.Workspaces, Fetch: c.fetchPath, Version: version})
 	budgets := kernel.NewBudgets(int64(cfg.Limits.Sealed), int64(cfg.Limits.SealedEach))
 	models, err := model.New(model.Config{Tools: servers, Models: cfg.Models, Default: cfg.Agent.Model, Fetch: c.fetchPath,
-		Workspaces: slices.Sorted(maps.Keys(cfg.Workspaces)), Memory: budgets.Sealed})
+		Workspaces: slices.Sorted(maps.Keys(cfg.Workspaces)), Egress: d.egress != nil, Memory: budgets.Sealed})
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +124,7 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 	if c.kernel.FirstPlain() && !cfg.Keys.Plain {
 		d.log.Warn("the signing keys are plain files, which this first start accepts", "state", cfg.State.Dir, "hint", "palyra keys seal, or keys.plain = true")
 	}
-	if c.local, err = d.openHub(ctx, cfg, c, table, servers); err != nil {
+	if c.local, err = d.openHub(ctx, cfg, c, table, servers, models); err != nil {
 		return nil, err
 	}
 	c.owner.Store(new(c.local.Owner))

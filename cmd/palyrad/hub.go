@@ -13,6 +13,7 @@ import (
 	"palyra/hub/config"
 	"palyra/hub/gateway"
 	"palyra/hub/local"
+	"palyra/hub/model"
 	"palyra/hub/run"
 	"palyra/hub/session"
 	"palyra/hub/store"
@@ -25,14 +26,14 @@ import (
 
 // openHub opens the hub over kernel and store. It resolves the runs that an earlier process
 // left, and starts accepted ones; in safe mode they wait.
-func (d *daemon) openHub(ctx context.Context, cfg *config.Config, c *core, table *tool.Table, servers *gateway.Gateway) (*local.Hub, error) {
+func (d *daemon) openHub(ctx context.Context, cfg *config.Config, c *core, table *tool.Table, servers *gateway.Gateway, models *model.Models) (*local.Hub, error) {
 	features, err := access.ParseFeatures(featuresOff(&cfg.Features))
 	if err != nil {
 		return nil, err
 	}
 	return local.Open(ctx, local.Config{
 		Kernel: c.kernel, Store: c.store, Hold: d.safe, Log: d.log, TestOnlyStep: d.testOnlyStep,
-		Tools: func() []hub.Tool { return tools(table) }, Workspaces: paths(cfg), Gateway: servers,
+		Tools: func() []hub.Tool { return tools(table) }, Workspaces: paths(cfg), Gateway: servers, Models: models,
 		Bounds: session.Bounds{Active: int(cfg.Limits.Concurrency), Share: int(cfg.Limits.ConcurrencyEach),
 			Queue: orNone(cfg.Limits.Queue), Each: orNone(cfg.Limits.QueueEach), Wide: int(cfg.Limits.RunsPerSession)},
 		Budget: store.Budget{Calls: cfg.Budget.Calls, Wall: cfg.Budget.Wall.Std(), Bytes: int64(cfg.Budget.Bytes)},

@@ -22,6 +22,7 @@ import (
 func (h *Hub) adminOperations() []hub.Entry {
 	return []hub.Entry{
 		hub.ListTools.By(h.listTools),
+		hub.ListModels.By(h.listModels),
 		hub.FindFolders.By(h.findFolders),
 		hub.CreateToken.By(h.createToken),
 		hub.OpenConsole.By(h.openConsole),

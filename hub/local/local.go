@@ -44,6 +44,7 @@ import (
 	"palyra/authz/policy"
 	"palyra/hub"
 	"palyra/hub/gateway"
+	"palyra/hub/model"
 	"palyra/hub/run"
 	"palyra/hub/session"
 	"palyra/hub/store"
@@ -64,6 +65,8 @@ type Config struct {
 	Workspaces map[string]string
 	// Gateway has the MCP servers. Default: there are none.
 	Gateway *gateway.Gateway
+	// Models are the language models that the kernel's table of tools has. Default: there are none.
+	Models *model.Models
 
 	Bounds session.Bounds // on runs
 	Budget store.Budget   // of runs; see run.Config

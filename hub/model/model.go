@@ -64,6 +64,9 @@ type Config struct {
 	Default string
 	// Fetch is the absolute path of palyra-fetch. Default: none, and no model can be asked.
 	Fetch string
+	// Egress says that calls can reach hosts. Default: they can't, and scripted models alone are
+	// asked.
+	Egress bool
 	// Workspaces are the names of those that there are. The built-in script looks into the first.
 	Workspaces []string
 	// Memory counts the questions at hand, in bytes. Default: no bound.
@@ -164,11 +167,15 @@ func (m *Models) Model(name string) (config.Model, error) {
 
 // Usable returns why a model can't be asked now, as far as that is known without its key.
 func (m *Models) Usable(name string) error {
-	if _, err := m.Model(name); err != nil {
+	one, err := m.Model(name)
+	op := fmt.Sprintf("ask model %q", name)
+	switch {
+	case err != nil:
 		return err
-	}
-	if m.cfg.Fetch == "" {
-		return fault.New(fault.Refused, "helper_unusable", fmt.Sprintf("ask model %q", name), errors.New("there is no palyra-fetch beside palyra-tool, and it's the program that asks models"))
+	case m.cfg.Fetch == "":
+		return fault.New(fault.Refused, "helper_unusable", op, errors.New("there is no palyra-fetch beside palyra-tool, and it's the program that asks models"))
+	case one.Provider != turn.Scripted && !m.cfg.Egress:
+		return fault.New(fault.Refused, "egress_lost", op, errors.New("no call reaches hosts here")).WithHint("egress.enabled of palyrad.toml: docs/EGRESS.md")
 	}
 	return nil
 }

@@ -54,7 +54,7 @@ func models(t testing.TB, src string, change func(*Config)) *Models {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{Tools: others{}, Models: c.Models, Default: c.Agent.Model, Fetch: "/usr/libexec/palyra/palyra-fetch", Workspaces: []string{"src"}}
+	cfg := Config{Tools: others{}, Models: c.Models, Default: c.Agent.Model, Fetch: "/usr/libexec/palyra/palyra-fetch", Egress: true, Workspaces: []string{"src"}}
 	if change != nil {
 		change(&cfg)
 	}
@@ -138,6 +138,13 @@ func TestRefused(t *testing.T) {
 	m = models(t, declared, func(c *Config) { c.Fetch = "" })
 	if _, err := expand(m, `{"model":"tests","request":`+hello+`}`); fault.ReasonOf(err) != "helper_unusable" || fault.KindOf(err) != fault.Refused {
 		t.Errorf("without palyra-fetch: %v", err)
+	}
+	m = models(t, declared, func(c *Config) { c.Egress = false })
+	if _, err := expand(m, `{"model":"main","request":`+hello+`}`); fault.ReasonOf(err) != "egress_lost" || fault.KindOf(err) != fault.Refused {
+		t.Errorf("without a way to hosts: %v", err)
+	}
+	if _, err := expand(m, `{"model":"tests","request":`+hello+`}`); err != nil {
+		t.Errorf("a script needs none: %v", err)
 	}
 }
 

@@ -19,6 +19,7 @@ var lists = [...]struct{ Thing, Do string }{
 	{Thing: "entry", Do: "palyra journal ls lists them"},
 	{Thing: "grant", Do: "palyra approvals grants lists them"},
 	{Thing: "member", Do: "palyra members ls lists principals, roles and versions"},
+	{Thing: "model", Do: "palyra models ls lists those that the operator declared"},
 	{Thing: "pairing", Do: "palyra devices pairings lists them"},
 	{Thing: "passkey", Do: "palyra passkeys ls lists them"},
 	{Thing: "run", Do: "palyra runs ls lists them"},

@@ -43,6 +43,7 @@ func TestEveryOperation(t *testing.T) {
 	ask(200, post, "/api/v1/calls", `{"tool":"test.echo"}`)
 	ask(202, post, "/api/v1/calls", `{"tool":"test.wait","session":"`+id+`"}`, "Prefer: respond-async")
 	ask(200, get, "/api/v1/tools", "")
+	ask(200, get, "/api/v1/models", "")
 	ask(200, post, "/api/v1/workspaces/find", `{"paths":["/src/a","/etc"]}`)
 	ask(200, get, "/api/v1/servers", "")
 	ask(201, post, "/api/v1/servers", `{"name":"docs","spec":{"argv":["docs-server"]}}`, r.key())

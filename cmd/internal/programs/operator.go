@@ -13,7 +13,7 @@ import (
 // tabled are the commands that print a table.
 var tabled = map[string]bool{"sessions ls": true, "sessions show": true, "runs ls": true, "runs show": true, "runs cancel": true, "tools ls": true,
 	"approvals ls": true, "approvals grants": true, "policy ls": true, "policy reload": true, "policy diff": true, "policy try": true,
-	"journal ls": true, "keys ls": true, "keys rotate": true, "changes ls": true, "changes show": true, "token ls": true, "token revoke": true, "passkeys ls": true, "passkeys revoke": true, "members ls": true, "mcp ls": true, "config show": true, "devices pairings": true,
+	"journal ls": true, "keys ls": true, "keys rotate": true, "changes ls": true, "changes show": true, "token ls": true, "token revoke": true, "passkeys ls": true, "passkeys revoke": true, "members ls": true, "mcp ls": true, "models ls": true, "config show": true, "devices pairings": true,
 	"devices ls": true, "devices revoke": true, "devices root": true, "vault ls": true, "vault history": true, "vault recipients": true}
 
 // takes says what the operands of commands are; see command.Command.
@@ -23,7 +23,7 @@ var takes = map[string][]string{
 	"artifact get": {"@run"}, "token revoke": {"@token"}, "token rotate": {"@token"}, "passkeys revoke": {"@passkey"}, "members set": {"@member", roles}, "members rm": {"@member"},
 	"config explain": {"@key"}, "devices show": {"@device"}, "devices revoke": {"@device"}, "devices rm": {"@device"}, "devices approve": {"@pairing"}, "devices deny": {"@pairing"},
 	"vault recipients": {"ls|add|rm"},
-	"complete":         {"approval|device|grant|key|member|pairing|passkey|run|session|token|tool"},
+	"complete":         {"approval|device|grant|key|member|model|pairing|passkey|run|session|token|tool"},
 }
 
 // valuesOf says what a flag takes that does not say it itself.
@@ -191,6 +191,11 @@ ends. With --json one JSON document per part and line (NDJSON).`,
 		{Name: "tools ls", Short: "list the tools", Examples: []command.Example{{Line: "palyra tools ls", Does: "name, capabilities, what it does"}}},
 		{Name: "tools show", Operands: "NAME", Min: 1, Max: 1, Short: "show a tool with the schema of its input",
 			Examples: []command.Example{{Line: "palyra tools show fs.read_file", Does: "what its input may hold"}}},
+		{Name: "models ls", Short: "list the language models that the operator declared",
+			Long: `
+A model is declared in palyrad's configuration, as [models.NAME]. One that can't
+be asked now says why.`,
+			Examples: []command.Example{{Line: "palyra models ls", Does: "provider, window, which is the default"}}},
 	}
 }
 

@@ -18,6 +18,10 @@ func (h *Hub) listTools(context.Context, hub.Caller, hub.ToolQuery) (hub.ToolLis
 	return hub.ToolList{Revision: "1", Items: []hub.Tool{{Name: ToolEcho, InputSchema: json.RawMessage(`{"type":"object"}`), Tier: "c", Limits: json.RawMessage(`{}`)}}}, nil
 }
 
+func (h *Hub) listModels(context.Context, hub.Caller, hub.None) (hub.Page[hub.Model], error) {
+	return hub.Page[hub.Model]{Items: []hub.Model{{Name: "main", Provider: "scripted", Model: "main", Context: 128000, Default: true}}}, nil
+}
+
 // findFolders knows one workspace, src at /src.
 func (h *Hub) findFolders(_ context.Context, _ hub.Caller, q hub.FolderQuery) (hub.Page[hub.Folder], error) {
 	p := hub.Page[hub.Folder]{Items: []hub.Folder{}}
