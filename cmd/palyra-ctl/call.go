@@ -82,7 +82,7 @@ func (a *app) call(ctx context.Context, inv *command.Invocation) (*result, error
 // makes makes a run, in a session of its own if none is named, and follows it to its end. over ends
 // that session, and the run's artifacts go with it: the caller has read them by then.
 func (a *app) makes(ctx context.Context, h hub.Hub, n hub.NewRun, p *printer, ask asker) (r *hub.Run, over func(), err error) {
-	gone := false // palyrad doesn't answer any more
+	gone := false
 	over = func() {}
 	if n.Session == "" {
 		s, err := hub.CreateSession.Do(ctx, h, hub.Caller{}, hub.NewSession{Title: "palyra call"})
@@ -104,27 +104,34 @@ func (a *app) makes(ctx context.Context, h hub.Hub, n hub.NewRun, p *printer, as
 	if err != nil {
 		return nil, over, err
 	}
-	if err := a.follow(ctx, h, made.ID, p, ask); err != nil {
+	r, gone, err = a.ends(ctx, h, made.ID, p, ask)
+	return r, over, err
+}
+
+// ends follows a run to its end, and cancels it if ctx ends first. gone: palyrad doesn't answer any
+// more.
+func (a *app) ends(ctx context.Context, h hub.Hub, id string, p *printer, ask asker) (r *hub.Run, gone bool, err error) {
+	if err := a.follow(ctx, h, id, p, ask); err != nil {
 		if unanswered(err) {
-			gone = true
-			return nil, over, fault.New(fault.Unavailable, fault.ReasonOf(err), "follow run "+made.ID, err).
-				WithHint("it may have run: palyra runs show " + made.ID + " says what became of it, once palyrad answers")
+			return nil, true, fault.New(fault.Unavailable, fault.ReasonOf(err), "follow run "+id, err).
+				WithHint("it may have run: palyra runs show " + id + " says what became of it, once palyrad answers")
 		}
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
 		defer cancel()
-		if _, cerr := hub.CancelRun.Do(end, h, hub.Caller{}, made.ID); cerr != nil {
-			return nil, over, errors.Join(err, cerr)
+		if _, cerr := hub.CancelRun.Do(end, h, hub.Caller{}, id); cerr != nil {
+			return nil, false, errors.Join(err, cerr)
 		}
 		if ctx.Err() == nil {
-			return nil, over, err
+			return nil, false, err
 		}
 	}
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
 	defer cancel()
-	if made, err = hub.GetRun.Do(end, h, hub.Caller{}, made.ID); err != nil {
-		return nil, over, err
+	made, err := hub.GetRun.Do(end, h, hub.Caller{}, id)
+	if err != nil {
+		return nil, false, err
 	}
-	return &made, over, nil
+	return &made, false, nil
 }
 
 // callBackground starts a program and doesn't wait for its end. One that has ended already, or that

@@ -59,14 +59,14 @@ func allLayers(ctx context.Context, h hub.Hub) (all []hub.Layer, err error) {
 	}
 }
 
-// layer returns the name of the layer that the command names, or of the only one, or the only one
-// with changes.
+// layer returns the name of the layer that the command names, or of the only one, or unless it's
+// undo, the only one with changes.
 func (a *app) layer(ctx context.Context, h hub.Hub, inv *command.Invocation) (string, error) {
 	if len(inv.Operands) > 0 {
 		return inv.Operands[0], nil
 	}
 	layers, err := allLayers(ctx, h)
-	if changed := slices.DeleteFunc(slices.Clone(layers), func(l hub.Layer) bool { return l.State == hub.LayerEmpty }); len(changed) == 1 {
+	if changed := slices.DeleteFunc(slices.Clone(layers), func(l hub.Layer) bool { return l.State == hub.LayerEmpty }); len(changed) == 1 && inv.Command.Name != "changes undo" {
 		layers = changed
 	}
 	switch {

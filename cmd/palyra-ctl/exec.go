@@ -128,7 +128,7 @@ func (a *app) execCall(ctx context.Context, inv *command.Invocation, p *printer)
 		return nil, nil, err
 	}
 	n.Steps = []hub.Step{{Tool: "process.run", Input: in}}
-	r, over, err := a.makes(ctx, h, n, p, func(ctx context.Context, id string) { a.askHere(ctx, h, id) })
+	r, over, err := a.makes(ctx, h, n, p, func(ctx context.Context, id string) { a.askHere(ctx, h, id, nil) })
 	defer over()
 	if errors.Is(err, fault.ErrJSONTooLarge) {
 		err = fault.New(fault.KindOf(err), "json_too_large", op, err).WithHint("limits.body in palyrad.toml bounds a request; or: " + byItself)
@@ -273,8 +273,8 @@ func (a *app) execWorkspace(ctx context.Context, inv *command.Invocation, h hub.
 
 // askHere asks the person at this terminal about a request that waits, if they may answer it.
 // What isn't the digits is a no, as palyra exec has it. It ends with ctx: another person answered,
-// or the call is over.
-func (a *app) askHere(ctx context.Context, h hub.Hub, id string) {
+// or the call is over. before says what stands before the card; nil: nothing.
+func (a *app) askHere(ctx context.Context, h hub.Hub, id string, before func() string) {
 	waits := func(format string, args ...any) {
 		fmt.Fprintf(a.stderr, "palyra: waits for approval%s: palyra approvals show %s\n", front.Escape(fmt.Sprintf(format, args...)), cell(id))
 	}
@@ -308,7 +308,15 @@ func (a *app) askHere(ctx context.Context, h hub.Hub, id string) {
 		return
 	}
 	input, err := toolInput(ctx, h, &ap)
-	yes, typed, err := dev.Person("").Confirm(ctx, cardText(&ap, input, err), "approve this call once; anything else is told to the caller, and denies: ")
+	shown, person := cardText(&ap, input, err), dev.Person("")
+	var yes bool
+	var typed string
+	if err = nil; before != nil {
+		err = person.Show(before())
+	}
+	if err == nil {
+		yes, typed, err = person.Confirm(ctx, shown, "approve this call once; anything else is told to the caller, and denies: ")
+	}
 	dev.Close()
 	if ctx.Err() != nil {
 		return

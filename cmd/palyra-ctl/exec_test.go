@@ -32,7 +32,7 @@ func TestAskHere(t *testing.T) {
 				}
 				return ""
 			}}
-			a.askHere(t.Context(), f, "apr_1")
+			a.askHere(t.Context(), f, "apr_1", nil)
 			if said.String() != tt.want {
 				t.Errorf("said %q, want %q", said.String(), tt.want)
 			}

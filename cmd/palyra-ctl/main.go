@@ -112,6 +112,7 @@ var commands = map[string]func(*app, context.Context, *command.Invocation) (*res
 	"runs ls": (*app).runsLs, "runs start": (*app).runsStart, "runs show": (*app).runsShow, "runs cancel": (*app).runsCancel, "runs tape": (*app).runsTape,
 	"runs output": (*app).runsOutput,
 	"changes ls":  (*app).changesLs, "changes show": (*app).changesShow, "changes diff": (*app).changesDiff, "changes discard": (*app).changesDiscard,
+	"changes apply": (*app).changesApply, "changes undo": (*app).changesUndo,
 	"tools ls": (*app).toolsLs, "tools show": (*app).toolsShow, "models ls": (*app).modelsLs,
 	"approvals ls": (*app).approvalsLs, "approvals show": (*app).approvalsShow, "approvals approve": (*app).approve,
 	"approvals deny": (*app).deny, "approvals watch": (*app).watch, "approvals grants": (*app).grants, "approvals revoke": (*app).grantRevoke,

@@ -102,7 +102,7 @@ func (a *app) askWhenItWaits(ctx context.Context, h hub.Hub, session string) {
 	for {
 		p, err := hub.ListApprovals.Do(ctx, h, hub.Caller{}, hub.ApprovalQuery{Session: session, State: hub.ApprovalPending})
 		if err == nil && len(p.Items) > 0 {
-			a.askHere(ctx, h, p.Items[0].ID)
+			a.askHere(ctx, h, p.Items[0].ID, nil)
 			return
 		}
 		select {

@@ -3,14 +3,13 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"strings"
 
 	"palyra/authz/approval"
+	"palyra/cmd/internal/applied"
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
 	"palyra/cmd/internal/installed"
@@ -43,7 +42,10 @@ func (a *app) effect(ctx context.Context, inv *command.Invocation, what string, 
 	made, err := prepare(l, ctx)
 	ask := a.approver()
 	if t, ok := ask.(*ttyApprover); ok && err == nil && what == toolproto.ChangesApply {
-		t.before = preview(ctx, l, made.List)
+		t.before = applied.Preview(name, func(w io.Writer) error {
+			_, err := l.Patch(ctx, w, made.List, false)
+			return err
+		})
 	}
 	l.Close()
 	if err != nil {
@@ -65,40 +67,23 @@ func (a *app) effect(ctx context.Context, inv *command.Invocation, what string, 
 		}
 		return nil, err
 	}
-	git := 0
+	done := &applied.Applied{Tool: what, Layer: name, Workspace: source, Result: res,
+		CallID: out.CallID, LogIndex: out.LogIndex, Receipt: nullIfEmpty(out.Receipt)}
 	for _, c := range made.Record.List.Changes {
 		if toolproto.InGit(c.Path) {
-			git++
+			done.LeftGit++
 		}
 	}
-	verb, changes := "applied", "changes"
-	if what == toolproto.ChangesUndo {
-		verb = "undid"
-	}
-	if res.Changes == 1 {
-		changes = "change"
-	}
-	text := fmt.Sprintf("%s layer %s: %d %s to %s\n", verb, name, res.Changes, changes, front.OneLine(source))
-	fields := front.Document{}
 	if g := made.Record.List.Git; g != nil {
-		for _, x := range g.Refs {
-			text += fmt.Sprintf("%s: %s..%s\n", x.Name, front.ShortID(x.Old), front.ShortID(x.New))
-		}
+		done.Git, done.Refs = true, g.Refs
 		if g.Head != nil {
-			text += fmt.Sprintf("HEAD: %s\n", g.Head.New)
+			done.Head = g.Head.New
 		}
-		fields["refs"] = g.Refs
 	}
 	for _, x := range made.List.Left {
-		text += fmt.Sprintf("left in the layer: %s: %s\n", x.Path, x.Why)
+		done.Left = append(done.Left, applied.Left{Path: x.Path, Why: x.Why})
 	}
-	if git > 0 {
-		text += fmt.Sprintf("left in the layer: %d files of .git\n", git)
-	}
-	fields["left"] = made.List.Left
-	maps.Copy(fields, front.Document{"layer": name, "workspace": source, "digest": res.Digest, "changes": res.Changes,
-		"left_git": git, "call_id": out.CallID, "log_index": out.LogIndex, "receipt": json.RawMessage(nullIfEmpty(out.Receipt))})
-	return &front.Report{Text: text, Fields: fields}, nil
+	return done.Report(), nil
 }
 
 // callsOf finds what a call of one of our own tools takes: the state directory, palyra-cell and
@@ -128,12 +113,8 @@ func (a *app) changesCall(ctx context.Context, inv *command.Invocation, ask appr
 	if err != nil {
 		return nil, nil, err
 	}
-	policies, err := a.deciding(ctx, inv, state, layer)
-	if err != nil {
-		return nil, nil, err
-	}
 	k, err := a.open(ctx, kernel.Config{
-		Unlock: a.unlock(inv), StateDir: state, PolicyDir: policies, CellPath: cell, Warm: tier.C, Once: true, Approver: ask,
+		Unlock: a.unlock(inv), StateDir: state, PolicyDir: command.Value(inv, "policy", ""), CellPath: cell, Warm: tier.C, Once: true, Approver: ask,
 		Tools: tool.New(tool.Config{Program: program, State: state}),
 	})
 	if err != nil {
@@ -144,25 +125,17 @@ func (a *app) changesCall(ctx context.Context, inv *command.Invocation, ask appr
 	if err = errors.Join(err, k.Close()); err != nil {
 		return nil, out, err
 	}
-	status := toolproto.Status(out.Exit)
-	if out.Outcome != receipt.Executed || status != toolproto.Done && status != toolproto.Undone {
-		return nil, out, notDone(what, layer, out, stdout.Bytes())
+	op := fmt.Sprintf("%s layer %q", strings.TrimPrefix(what, "changes."), layer)
+	if out.Outcome != receipt.Executed {
+		return nil, out, notDone(op, out, stdout.Bytes())
 	}
-	var res toolproto.ChangesResult
-	if err := canon.Decode(bytes.TrimSuffix(stdout.Bytes(), []byte("\n")), &res, canon.Limits{Bytes: 1 << 24}); err != nil {
-		return nil, out, fault.New(fault.Internal, "internal", "read palyra-tool's result", err)
-	}
-	return &res, out, nil
+	res, err := applied.Read(op, out.Exit, stdout.Bytes())
+	return res, out, err
 }
 
-// notDone is the error of a call that did not bring the changes to the workspace: the gate's,
-// or the tool's.
-func notDone(what, layer string, out *kernel.Outcome, stdout []byte) error {
-	return notDoneAs(fmt.Sprintf("%s layer %q", strings.TrimPrefix(what, "changes."), layer), out, stdout)
-}
-
-// notDoneAs is notDone for any tool.
-func notDoneAs(op string, out *kernel.Outcome, stdout []byte) error {
+// notDone is the error of a call of a tool of ours that didn't do its work: the gate's, or the
+// tool's.
+func notDone(op string, out *kernel.Outcome, stdout []byte) error {
 	if f := out.Error; f != nil {
 		text := f.Text
 		if v := out.Approval; v != nil && v.Comment != "" {
@@ -176,24 +149,11 @@ func notDoneAs(op string, out *kernel.Outcome, stdout []byte) error {
 		}
 		return e
 	}
-	var f toolproto.Failure
-	if err := canon.Decode(bytes.TrimSuffix(stdout, []byte("\n")), &f, canon.Limits{Bytes: 1 << 24}); err != nil {
-		return fault.New(fault.Unavailable, "killed", op, fmt.Errorf("palyra-tool ended with status %d", out.Exit))
-	}
-	e := &fault.Error{Kind: fault.Refused, Reason: f.Error.Reason, Op: op, Err: errors.New(f.Error.Text)}
-	switch {
-	case toolproto.Status(out.Exit) == toolproto.Conflict:
-		e.Kind = fault.Busy
-	case errors.Is(e, fault.ErrDiskFull), errors.Is(e, fault.ErrIO):
-		e.Kind = fault.Unavailable
-	case toolproto.Status(out.Exit) == toolproto.Bad:
-		e.Kind = fault.Usage
-	}
-	return e
+	return applied.Failure(op, out.Exit, stdout)
 }
 
 // settle ends what a killed apply or undo left of a layer, by a call of its own: whole, or as if
-// it had never been. It's no error if there is nothing.
+// it had never been. It's no error if there is nothing. palyrad ends what it began.
 func (a *app) settle(ctx context.Context, inv *command.Invocation, layer string) error {
 	state, err := stateDir(command.Value(inv, "state", ""), a.getenv)
 	if err != nil {
@@ -204,24 +164,16 @@ func (a *app) settle(ctx context.Context, inv *command.Invocation, layer string)
 		return nil // the caller meets it again, if it matters there
 	}
 	l.Close()
-	if unfinished == nil {
+	switch {
+	case unfinished == nil:
 		return nil
+	case a.keeps(inv, layer):
+		return stage.Unfinished(layer)
 	}
 	res, _, err := a.changesCall(ctx, inv, a.approver(), toolproto.ChangesRecover, layer, unfinished.Record.Digest)
 	if err != nil {
 		return err
 	}
-	whole := "nothing of it is"
-	if res.Applied {
-		whole = "all of it is"
-	}
-	fmt.Fprintf(a.stderr, "palyra: %s of layer %s was interrupted: %s in the workspace now\n", strings.TrimPrefix(unfinished.Record.Tool, "changes."), layer, whole)
-	for _, left := range res.Left {
-		at := ""
-		if left.Kept != "" {
-			at = ", what was there is " + left.Kept
-		}
-		fmt.Fprintf(a.stderr, "palyra: changed by another since, and left alone: %s%s\n", front.Escape(left.Path), front.Escape(at))
-	}
+	applied.Recovered(a.stderr, layer, res)
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
+	socket "palyra/hub/place"
 	"palyra/internal/fault"
 	"palyra/isolate/stage"
 	"palyra/kernel/account"
@@ -31,19 +32,44 @@ var sessionLayer = regexp.MustCompile(`-[0-9a-f]{16}$`)
 
 // layerHere reports whether a command is about the layers of a state directory and not of
 // palyrad. A session's layer that is named is looked for here first: this user may run palyrad.
+// Bringing it to its workspace is palyrad's; a layer that the command means is named then.
 func (a *app) layerHere(inv *command.Invocation) bool {
-	switch {
-	case inv.Has("socket") || inv.Has("url") || inv.Has("token-file") || inv.Has("device"):
+	if inv.Has("socket") || inv.Has("url") || inv.Has("token-file") || inv.Has("device") {
 		return false
-	case inv.Has("state") || !sessionLayer.MatchString(operand(inv)):
+	}
+	brings := inv.Command.Name == "changes apply" || inv.Command.Name == "changes undo"
+	if inv.Has("state") || brings && (inv.Has("no-daemon") || inv.Has("policy") || inv.Has("key")) {
 		return true
 	}
 	state, err := stateDir("", a.getenv)
 	if err != nil {
 		return true
 	}
-	_, err = stage.Describe(state, operand(inv))
+	name := operand(inv)
+	if brings && name == "" {
+		names, err := stage.Names(state)
+		if err == nil && len(names) == 0 {
+			return socket.OwnSocket(a.getenv) == "" // palyrad may have another state directory
+		}
+		if name, err = a.meant(inv, state, names); err != nil {
+			return true // for the error
+		}
+	}
+	switch {
+	case !sessionLayer.MatchString(name):
+		return true
+	case brings && a.keeps(inv, name):
+		inv.Operands = []string{name}
+		return false
+	}
+	_, err = stage.Describe(state, name)
 	return err == nil
+}
+
+// keeps reports whether a layer is of a session of this user's palyrad, by its name. The socket
+// decides and not an answer, see handsOver.
+func (a *app) keeps(inv *command.Invocation, layer string) bool {
+	return sessionLayer.MatchString(layer) && !inv.Has("state") && !inv.Has("no-daemon") && !inv.Has("policy") && !inv.Has("key") && socket.OwnSocket(a.getenv) != ""
 }
 
 func (a *app) changesLs(inv *command.Invocation) (*front.Report, error) {

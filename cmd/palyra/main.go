@@ -102,8 +102,9 @@ func (a *app) run(ctx context.Context, args []string) int {
 		}
 		return status
 	}
+	given := len(inv.Operands)
 	if program := programs.For(inv); program != "" && !a.here(inv) {
-		return a.becomes(program, args)
+		return a.becomes(program, slices.Concat(args, inv.Operands[given:])) // a layer that it means
 	}
 	if a.handsOver(inv) {
 		a.becomes(programs.Client, args)

@@ -285,7 +285,7 @@ func (a *app) vaultCall(ctx context.Context, inv *command.Invocation, name strin
 		err = kept.Keep(out.Receipt, out.LogIndex, 0o644)
 	}
 	if err == nil && (done == nil || out.Outcome != receipt.Executed) {
-		err = notDoneAs(name, out, stdout.Bytes())
+		err = notDone(name, out, stdout.Bytes())
 	}
 	if err != nil && done != nil {
 		done.Secret.Wipe()

@@ -24,16 +24,21 @@ var peerAddress = regexp.MustCompile(`"peer":"([0-9.:]+)"`)
 
 // daemon starts palyrad until the script ends, with a policy directory and the workspace
 // src, which is a folder of the script's, with further keys. Its socket is the script's
-// $PALYRA_SOCKET; with peer.listen, $PEER is where it serves devices.
+// $PALYRA_SOCKET; with peer.listen, $PEER is where it serves devices. Its state directory is
+// state, or $STATE with the word shared.
 func daemon(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 1 {
-		ts.Fatalf("usage: daemon POLICYDIR [KEY=VALUE...]")
+		ts.Fatalf("usage: daemon POLICYDIR [shared] [KEY=VALUE...]")
+	}
+	state, keys := ts.MkAbs("state"), args[1:]
+	if len(keys) > 0 && keys[0] == "shared" {
+		state, keys = ts.Getenv("STATE"), keys[1:]
 	}
 	ts.Setenv("PALYRA_SOCKET", ts.MkAbs("p.sock"))
 	ts.Check(os.MkdirAll(ts.MkAbs("src"), 0o755))
 	config := ts.MkAbs("palyrad.toml")
 	ts.Check(os.WriteFile(config, fmt.Appendf(nil, "state.dir = %q\nlisten.socket = %q\nlisten.http = \"off\"\npolicy.dir = %q\n[workspaces.src]\npath = %q\nread_only = false\n%s\n",
-		ts.MkAbs("state"), ts.MkAbs("p.sock"), ts.MkAbs(args[0]), ts.MkAbs("src"), strings.Join(args[1:], "\n")), 0o600))
+		state, ts.MkAbs("p.sock"), ts.MkAbs(args[0]), ts.MkAbs("src"), strings.Join(keys, "\n")), 0o600))
 	cmd := exec.Command(filepath.Join(tools, "palyrad"), "--config", config)
 	cmd.Env = []string{"PATH=" + ts.Getenv("PATH"), "HOME=" + ts.Getenv("HOME")}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

@@ -31,6 +31,14 @@ func Do(code string) string { return reasonOf(code).Do }
 // Says returns what a reason code means, "" if the table doesn't say.
 func Says(code string) string { return reasonOf(code).Says }
 
+// Usual returns the first of the kinds that errors with a code have, which is the usual one.
+func Usual(code string) Kind {
+	if r := reasonOf(code); len(r.Kinds) > 0 {
+		return r.Kinds[0]
+	}
+	return Internal
+}
+
 func reasonOf(code string) *Reason {
 	for i := range vocabularies {
 		for j := range vocabularies[i].Reasons {

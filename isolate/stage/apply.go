@@ -273,7 +273,7 @@ func equal(a, b *Node) bool { return a == b || a != nil && b != nil && *a == *b 
 // Unfinished is the error for a layer whose changes may be half applied.
 func Unfinished(name string) error {
 	return fault.New(fault.Busy, "apply_unfinished", fmt.Sprintf("use layer %q", name), errors.New("bringing its changes to the workspace was interrupted")).
-		WithHint("palyra changes show " + name + " ends it first: whole, or as if it had never been")
+		WithHint("palyra changes apply " + name + ", or undo, ends it first: whole, or as if it had never been")
 }
 
 // inverse returns the list that takes a list back, with marks.

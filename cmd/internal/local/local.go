@@ -49,7 +49,7 @@ var (
 func Table() *command.Table {
 	own := []command.Command{
 		Exec, runCommand, attestVerifyCommand, attestShowCommand, journalVerifyCommand, journalShowCommand,
-		changesApplyCommand, changesUndoCommand, cachesLsCommand, cachesRmCommand,
+		cachesLsCommand, cachesRmCommand,
 		keysSealCommand, keysUnsealCommand,
 		vaultInitCommand, vaultMigrateCommand, vaultIdentityCommand,
 		policyInitCommand, policyCheckCommand, policyLearnCommand, policyExplainCommand, policyTestCommand, sandboxProbeCommand, sandboxExplainCommand, sandboxCertifyCommand, versionCommand, helpCommand,

@@ -3,11 +3,17 @@ package programs
 import "palyra/cmd/internal/command"
 
 // changes returns the commands about layers. palyra itself does them for those of a state
-// directory, palyra-ctl for those that palyrad keeps for sessions.
+// directory, palyra-ctl for those that palyrad keeps for sessions; apply and undo of a session's
+// layer are always palyrad's where the user has one.
 func changes() []command.Command {
 	state := command.Flag{Name: "state", Arg: "DIR", Help: "the layers of that state directory (default\n$XDG_STATE_HOME/palyra, else ~/.local/state/palyra)"}
 	damaged := command.Exit{Code: "8", Meaning: "the layer is damaged"}
 	unusable := command.Exit{Code: "78", Meaning: "state directory unsafe or unreadable"}
+	brings := []command.Flag{FlagPolicy, {Name: "key", Arg: "FILE", Help: "identity that opens sealed signing keys (palyra keys\nseal; default ~/.config/palyra/vault.key)"}, state, FlagReceipt,
+		{Name: "no-daemon", Help: "palyra makes the call, also for a layer of palyrad's"}}
+	brought := []command.Exit{{Code: "4", Meaning: "denied by policy"}, {Code: "5", Meaning: "not approved"},
+		{Code: "7", Meaning: "refused: a change cannot be applied, or the host cannot enforce the tier"}, damaged,
+		{Code: "75", Meaning: "a file changed meanwhile, a call uses the layer or the workspace, or\n         palyrad doesn't answer"}, unusable}
 	return []command.Command{
 		{Name: "changes ls", Short: "list the layers of staged workspaces",
 			Long: `
@@ -43,6 +49,35 @@ one that palyra changes show shows.`,
 			Flags:    []command.Flag{{Name: "binary", Help: "put files that are not text into the patch, as git does;\nby default standard error names them"}, state},
 			Exits:    []command.Exit{{Code: "3", Meaning: "printed, and something was left out or is stale"}, damaged, unusable},
 			Examples: []command.Example{{Line: "palyra changes diff fix-42", Does: "prints a patch; with | git apply behind it the workspace gets the changes"}}},
+		{Name: "changes apply", Operands: "[LAYER]", Max: 1, Short: "bring the changes in a layer to the workspace",
+			Long: `
+All of them or none, by a call of its own: it is decided, asked about where policy
+says so, confined and attested. The question lists the changes and what deserves a
+look, and the yes is for exactly these bytes. Commits of the repository at the top of
+the workspace come as refs, with HEAD and index; no git and no hook runs. A file or
+ref of the host's that changed since the layer was made refuses it by name. The layer
+is empty then, but for git's other files, such as its configuration and hooks. What
+was replaced is kept for palyra changes undo. If it is killed, palyrad or the next
+command with the layer ends it.
+
+A session's layer is palyrad's: that decides and makes the call, and the question is
+asked here if this user may answer it, else it waits in palyrad's queue. A layer of
+palyra exec or palyra run is palyra's own: that makes the call, by --policy or the
+built-in policies, and asks on this terminal. So it is for each layer with
+--no-daemon, --state, --policy or --key.
+
+Without LAYER it is the one that palyra changes show shows.`,
+			Flags: brings, Exits: brought,
+			Examples: []command.Example{{Line: "palyra changes apply fix-42", Does: "asks about the changes, then makes them in the workspace"}}},
+		{Name: "changes undo", Operands: "[LAYER]", Max: 1, Short: "take back what was applied from a layer last",
+			Long: `
+A call of its own, like palyra changes apply, which restores what that replaced: a
+file or ref that changed since refuses it by name. A second undo applies it again. It
+can be undone until the layer is discarded or applied again. Without LAYER it is the
+only one to undo, over the workspace that the working directory lies in if there is
+one.`,
+			Flags: brings, Exits: brought,
+			Examples: []command.Example{{Line: "palyra changes undo fix-42", Does: "asks, then makes the workspace what it was before"}}},
 		{Name: "changes discard", Operands: "LAYER", Min: 1, Max: 1, Short: "remove a layer with all that was written to it",
 			Long: `
 The workspace stays as it is. It cannot be undone, and what was applied from the

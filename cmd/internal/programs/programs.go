@@ -16,6 +16,8 @@
 package programs
 
 import (
+	"slices"
+
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
 )
@@ -79,7 +81,11 @@ func Commands() []command.Command {
 			}
 			c.Exits = append([]command.Exit{exitOK, exitUsage}, c.Exits...)
 			if asks {
-				c.Exits = append(c.Exits, exits...)
+				for _, e := range exits {
+					if !slices.ContainsFunc(c.Exits, func(have command.Exit) bool { return have.Code == e.Code }) {
+						c.Exits = append(c.Exits, e)
+					}
+				}
 			} else {
 				c.Exits = front.WithCommon(c.Exits, command.Exit{Code: "7", Meaning: c.Program + " is missing, or others can write to it"})
 			}

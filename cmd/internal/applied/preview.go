@@ -1,13 +1,12 @@
-package main
+package applied
 
 import (
 	"bytes"
-	"context"
 	"fmt"
+	"io"
 	"strings"
 
 	"palyra/cmd/internal/front"
-	"palyra/isolate/stage"
 )
 
 // The bounds of a diff that stands before a card.
@@ -16,12 +15,13 @@ const (
 	previewBytes = 64 << 10
 )
 
-// preview is what a person sees of a layer's changes before the card that asks for them. It's of
-// the list whose digest the call names, and that palyra-tool compares with what it writes. Each
-// line has a mark, and Terminal.Show cuts long ones, so none can pass for one of the card.
-func preview(ctx context.Context, l *stage.Layer, list *stage.List) string {
+// Preview is what a person sees of a layer's changes before the card that asks for them: the
+// beginning of the patch that write writes. The patch is of the list whose digest the call names,
+// and that palyra-tool compares with what it writes. Each line has a mark, and Terminal.Show cuts
+// long ones, so none can pass for one of the card.
+func Preview(layer string, write func(io.Writer) error) string {
 	var w head
-	if _, err := l.Patch(ctx, &w, list, false); err != nil || w.total == 0 {
+	if err := write(&w); err != nil || w.total == 0 {
 		return "" // the card names what there is; an error comes again with the call
 	}
 	text := w.kept.String()
@@ -37,7 +37,7 @@ func preview(ctx context.Context, l *stage.Layer, list *stage.List) string {
 		b.WriteString(untab("  | "+front.Escape(strings.TrimSuffix(line, "\n"))) + "\n")
 	}
 	if cut {
-		fmt.Fprintf(&b, "  | … and more: palyra changes diff %s\n", l.Name)
+		fmt.Fprintf(&b, "  | … and more: palyra changes diff %s\n", front.Escape(layer))
 	}
 	return b.String()
 }
