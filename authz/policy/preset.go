@@ -32,9 +32,9 @@ var presets embed.FS
 // shared are the files of the built-in set that each preset takes as they are, cedar and
 // tests; the rest of it stands in preset/NAME. docs/formats/presets.md says what each does.
 var shared = map[string][]string{
-	"ci":     {"10-read-only", "20-roles", "23-models", "29-own-secrets", "50-environment"},
-	"coding": {"10-read-only", "20-roles", "22-answers", "23-models", "27-servers", "28-secrets", "29-own-secrets", "35-reach", "50-environment"},
-	"strict": {"10-read-only", "20-roles", "23-models", "27-servers", "28-secrets", "29-own-secrets", "40-interpreters", "50-environment"},
+	"ci":     {"10-read-only", "20-roles", "23-models", "29-own-secrets", "38-notify", "50-environment"},
+	"coding": {"10-read-only", "20-roles", "22-answers", "23-models", "27-servers", "28-secrets", "29-own-secrets", "35-reach", "38-notify", "50-environment"},
+	"strict": {"10-read-only", "20-roles", "23-models", "27-servers", "28-secrets", "29-own-secrets", "38-notify", "40-interpreters", "50-environment"},
 }
 
 // Presets returns the names of the presets, sorted.

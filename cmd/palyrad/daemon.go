@@ -255,6 +255,7 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 	wg.Go(func() { d.watch(ctx, beat) })
 	wg.Go(func() { d.retain(ctx) })
 	wg.Go(func() { d.expect(ctx) })
+	wg.Go(func() { d.core.local.Notify(ctx) })
 
 	if d.frozen != nil {
 		// It isn't counted, so how it ends says nothing.

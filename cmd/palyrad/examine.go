@@ -73,6 +73,16 @@ func (d *daemon) examine(c *core) []hub.Finding {
 	out = append(out, examineVault(cfg.State.Dir)...)
 	out = append(out, d.examineEgress(cfg, finding))
 
+	if cfg.Notify.URL != "" {
+		detail = "the last one was taken, or none was due"
+		err := d.core.local.Notified()
+		if err != nil {
+			detail = "the last one failed: " + err.Error()
+		}
+		out = append(out, finding("notify", err == nil, detail, "the last notification since the start",
+			"people who are away aren't told that a question waits", "policy must permit http.fetch to the principal palyrad (docs/CONSOLE.md), and the URL answer with a status of 2xx"))
+	}
+
 	conf := d.confinement()
 	detail = "every control on palyrad itself is in force"
 	if !conf.Enforced {

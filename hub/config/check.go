@@ -8,6 +8,9 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"palyra/call/egress"
+	"palyra/call/egress/target"
 )
 
 // check holds a resolved Config to the demands of its keys on each other and to the floors
@@ -36,6 +39,16 @@ func (c *Config) check() []Problem {
 			}
 		}
 	}
+	if c.Notify.URL != "" {
+		if _, err := target.Parse(c.Notify.URL); err != nil || len(c.Notify.URL) > maxURL {
+			add("notify.url", "https://HOST/PATH, without user, password and fragment", "is no URL that http.fetch takes")
+		}
+	}
+	if rule := c.Notify.Network; rule != "" {
+		if r, err := egress.ParseRule(rule); err != nil || !r.Prefix().IsValid() {
+			add("notify.network", "such as 10.1.0.0/16:443", "is no network with a port")
+		}
+	}
 	ps = append(ps, c.checkListener()...)
 	ps = append(ps, c.checkModels()...)
 	for _, f := range Floors() {
@@ -45,6 +58,9 @@ func (c *Config) check() []Problem {
 	}
 	return ps
 }
+
+// maxURL is the longest that http.fetch takes.
+const maxURL = 2048
 
 // maxSocketPath is the size of sun_path without its terminating zero (unix(7)).
 const maxSocketPath = 107

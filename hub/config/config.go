@@ -61,6 +61,7 @@ type Config struct {
 	Budget     Budget               `key:"budget" doc:"A run's default and most; a single call is a run of one step."`
 	Pool       Pool                 `key:"pool"`
 	Approvals  Approvals            `key:"approvals"`
+	Notify     Notify               `key:"notify" doc:"How people who are away learn that a question waits (docs/CONSOLE.md)."`
 	Access     Access               `key:"access"`
 	Features   Features             `key:"features" doc:"False turns one off for all callers, owners too: feature_off. Changes are journaled."`
 	Journal    Journal              `key:"journal"`
@@ -206,6 +207,12 @@ type Pool struct {
 type Approvals struct {
 	Timeout   Duration `key:"timeout" unit:"duration" default:"5m" min:"1s" max:"168h" doc:"How long a question waits; no answer is a no." cost:"The host may have changed when the answer comes; sealed files are held until then."`
 	AllowSelf bool     `key:"allow_self" default:"false" doc:"Let requesters approve their own calls." cost:"One credential is enough to run a sensitive call."`
+}
+
+// Notify is about people who are away.
+type Notify struct {
+	URL     string `key:"url" unit:"URL" doc:"Gets a POST with an opaque id and the number of questions that wait, and nothing of a call, when a new one does: at most one in 30 s. It's a call of http.fetch by the principal palyrad, which policy decides. Empty: none." cost:"Its host learns when questions come. Who manages members sees the URL in runs and receipts."`
+	Network string `key:"network" unit:"network:port" doc:"The network of the URL's host where its address is private, such as 10.1.0.0/16:443."`
 }
 
 // Access is about credentials.

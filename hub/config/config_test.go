@@ -85,6 +85,8 @@ func TestRefused(t *testing.T) {
 		text, fix string // parts of them
 	}{
 		{"unknown key", "\n[listen]\n# x\nsoket = \"/x\"\n", nil, 4, "listen.soket: there is no such key", "did you mean socket?"},
+		{"URL with a user", "[notify]\nurl = \"https://a:b@ntfy.example/\"\n", nil, 2, "notify.url: is no URL", "https://HOST/PATH"},
+		{"network that is a name", "[notify]\nnetwork = \"ntfy.example:443\"\n", nil, 2, "notify.network: is no network", "10.1.0.0/16:443"},
 		{"unknown table", "[listn]\nhttp = \"off\"\n", nil, 1, "listn: there is no such key", "did you mean listen?"},
 		{"key of another table", "timeout = \"5m\"\n", nil, 1, "timeout: there is no such key", "did you mean approvals.timeout?"},
 		{"case", "Profile = \"local\"\n", nil, 1, "Profile: there is no such key", "did you mean profile?"},
@@ -205,6 +207,7 @@ func TestAccepted(t *testing.T) {
 		"a model with a key":       "[models.a-1]\nprovider = \"anthropic\"\nurl = \"https://api.anthropic.com/v1\"\nkey = \"vault://global/a\"\nmax_tokens = 4096\ncontext = 200000\n",
 		"a model of this host":     "[models.a]\nprovider = \"openai_chat\"\nurl = \"http://models.internal:11434/v1/\"\nnetwork = \"127.0.0.1:11434\"\n",
 		"a model in a network":     "[models.a]\nprovider = \"openai_chat\"\nurl = \"http://10.1.2.3:8000\"\nnetwork = \"10.1.0.0/16:8000\"\n",
+		"notify":                   "[notify]\nurl = \"http://ntfy.example:8080/x\"\nnetwork = \"10.1.0.0/16:8080\"\n",
 		"dotted":                   "limits.queue = 3\n",
 		"every value in its place": example,
 	} {
@@ -259,6 +262,7 @@ func TestFloors(t *testing.T) {
 		"cell.confinement":           "[cell]\nconfinement = \"report\"\n",
 		"approvals.allow_self":       "[approvals]\nallow_self = true\n",
 		"approvals.timeout":          "[approvals]\ntimeout = \"61m\"\n",
+		"notify.url":                 "[notify]\nurl = \"http://ntfy.example/x\"\n",
 		"limits.requests_per_second": "[limits]\nrequests_per_second = 0\n",
 		"limits.body":                "[limits]\nbody = \"17MiB\"\n",
 		"journal.min_free":           "[journal]\nmin_free = 0\n",

@@ -2,6 +2,7 @@ package config
 
 import (
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -48,6 +49,9 @@ func Floors() []Floor {
 		{Profile: "single-vm", Key: "approvals.timeout", Want: "at most 1h", Fix: `timeout = "1h" or less`,
 			Why:   "the question's facts must still hold when the call runs",
 			holds: func(c *Config) bool { return c.Approvals.Timeout.Std() <= time.Hour }},
+		{Profile: "single-vm", Key: "notify.url", Want: "https, or none", Fix: "a URL that begins with https://",
+			Why:   "who is between sees it, and may know to whom it goes",
+			holds: func(c *Config) bool { return c.Notify.URL == "" || strings.HasPrefix(c.Notify.URL, "https://") }},
 		{Profile: "single-vm", Key: "limits.requests_per_second", Want: "above 0", Fix: "requests_per_second = 100",
 			Why:   "one client must not keep others out",
 			holds: func(c *Config) bool { return c.Limits.RequestsPerSecond > 0 }},

@@ -249,6 +249,9 @@ func (h *Hub) getStatus(ctx context.Context, c hub.Caller, _ hub.None) (hub.Stat
 	if !h.brake.hasFile() {
 		s.Warnings = append(s.Warnings, "stop: on a full disk it would not outlive a restart: its file could not be made")
 	}
+	if err := h.Notified(); err != nil {
+		s.Warnings = append(s.Warnings, "notify.url: the last notification failed: "+fault.ReasonOf(err))
+	}
 	if h.cfg.AllowSelf {
 		s.Warnings = append(s.Warnings, "approvals.allow_self: whoever asks for a call may approve it")
 	}

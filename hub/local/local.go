@@ -89,6 +89,8 @@ type Config struct {
 	// Hold says that the daemon is in safe mode: the hub takes no runs while this process
 	// lives, and leaves accepted ones for the next process.
 	Hold bool
+	// Notify says where the hub tells that questions wait; see [Hub.Notify]. Default: nowhere.
+	Notify Notify
 	// AllowSelf lets the requester of a call approve it: one credential is then enough for
 	// a sensitive call. Status warns of it.
 	AllowSelf bool
@@ -162,6 +164,7 @@ type Hub struct {
 
 	mu        sync.Mutex
 	retention hub.Retention // guarded by mu
+	notified  error         // why the last notification failed; guarded by mu
 	noted     uint64        // changes of written that are in the store; guarded by mu
 	// probed is the newest examination of the host, nil before the first; guarded by mu.
 	probed   *probe.Report
@@ -412,6 +415,9 @@ func (h *Hub) entity(user string) (policy.Entity, error) {
 // as long as they may begin runs. Without a surface it's asked for a standing grant, which
 // ends with its policies.
 func (h *Hub) authority(c hub.Caller) (policy.Entity, error) {
+	if c.User == daemonsOwn {
+		return own(), nil
+	}
 	stands, err := h.access.Stands(holder(c), access.RunStart)
 	if err != nil {
 		return policy.Entity{}, err

@@ -20,7 +20,8 @@ import (
 // until it's heard: a slow one hears less often and holds no more.
 type notices struct {
 	h      *Hub
-	places *budget.Pool // readers, by principal
+	places *budget.Pool  // readers, by principal
+	asked  chan struct{} // holds one element while Notify is to look for new questions; never closed
 
 	mu      sync.Mutex
 	readers map[*notified]struct{} // guarded by mu
@@ -36,7 +37,7 @@ const (
 const lookEvery = time.Second
 
 func newNotices(h *Hub) *notices {
-	return &notices{h: h, readers: make(map[*notified]struct{}),
+	return &notices{h: h, asked: make(chan struct{}, 1), readers: make(map[*notified]struct{}),
 		places: budget.New(budget.Limits{Name: "notices", Total: maxNotices, Each: noticesEach, Reserve: 8})}
 }
 
@@ -88,6 +89,12 @@ func (h *Hub) Notices(c hub.Caller) (hub.Notices, error) {
 // note tells the readers who may look. Things of principals are told to those who see them.
 func (n *notices) note(t hub.Topics, of ...string) {
 	const owned = hub.TopicRuns | hub.TopicLayers // lists leave others' out; those of other topics don't
+	if t&hub.TopicQuestions != 0 {
+		select {
+		case n.asked <- struct{}{}:
+		default:
+		}
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for r := range n.readers {

@@ -43,6 +43,9 @@ type Request struct {
 	// Attended says that somebody waits for it and nobody else wants to know: it
 	// is not made any more after a restart.
 	Attended bool
+	// Unasked says that no person is asked about its calls: one that needs a yes is denied. It isn't
+	// kept, so such a run is Attended.
+	Unasked bool
 	// Beside puts what comes beside the calls into their ctx. It isn't kept: a run that goes on
 	// after a restart goes on without. nil: nothing does.
 	Beside func(ctx context.Context) context.Context
@@ -74,6 +77,8 @@ func (q *Request) check() (*plan, error) {
 		return nil, fault.New(fault.Usage, reason, op, fmt.Errorf(format, a...))
 	}
 	switch {
+	case q.Unasked && (!q.Attended || q.Key != ""):
+		return nil, fault.New(fault.Internal, "internal", op, errors.New("a run that no person is asked about would go on after a restart"))
 	case q.User == "":
 		return nil, fault.New(fault.Denied, "not_a_member", op, errors.New("the request names no user"))
 	case len(q.Steps) == 0 && q.Agent == nil:

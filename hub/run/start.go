@@ -21,6 +21,7 @@ type job struct {
 	id, session, user string
 	plan              *plan
 	beside            func(context.Context) context.Context // nil: nothing comes beside its calls
+	unasked           bool                                  // no person is asked about its calls
 	src               Source
 
 	ctx    context.Context // done when the run is to end; the cause is a *Stop
@@ -166,7 +167,7 @@ func (e *Engine) Start(ctx context.Context, q Request) (string, error) {
 		most.Wall = e.cfg.Background.Wall
 	}
 	j := e.newJob(ident.New(ident.Run), sess, q.User, p, bound(q.Budget, most))
-	j.beside = q.Beside
+	j.beside, j.unasked = q.Beside, q.Unasked
 	if err := e.remember(j); err != nil {
 		return "", err
 	}

@@ -177,14 +177,17 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 			j.gone()
 		}
 	}
+	var ask approval.Approver
+	if !j.unasked {
+		ask = approverFunc(func(ctx context.Context, q approval.Request) (approval.Answer, error) {
+			return e.approvals.For(subject).Ask(ctx, q)
+		})
+	}
 	o, err := e.cfg.Gate.CallAs(ctx,
 		kernel.Caller{
 			Principal: who, Device: j.plan.Device, Channel: j.plan.Surface, Reserve: j.plan.Reserve,
 			Still: func() (policy.Entity, error) { return e.cfg.WhoIs(j.caller()) },
-			Layer: e.layer(j), Exchange: part.Exchange,
-			Approver: approverFunc(func(ctx context.Context, q approval.Request) (approval.Answer, error) {
-				return e.approvals.For(subject).Ask(ctx, q)
-			}),
+			Layer: e.layer(j), Exchange: part.Exchange, Approver: ask,
 		},
 		kernel.Proposal{Tool: row.Tool, Input: row.Input, SessionID: j.session, RunID: j.id},
 		part.streams(live, observe))
