@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 
+	"palyra/agentloop/turn"
 	"palyra/authz/access"
 	"palyra/authz/approval"
 	"palyra/hub"
@@ -253,11 +254,16 @@ func (h *Hub) startRun(ctx context.Context, c hub.Caller, n hub.NewRun) (hub.Run
 			return hub.Run{}, err
 		}
 	}
+	if n.Agent != nil {
+		if err := h.needTool(c, turn.Tool); err != nil {
+			return hub.Run{}, err
+		}
+	}
 	if err := ident.Check(ident.Session, n.Session); err != nil {
 		return hub.Run{}, err
 	}
 	id, err := h.runs.Start(ctx, run.Request{Session: n.Session, User: c.User, Surface: c.Surface, Device: c.Device, Token: c.Token, Reserve: h.privileged(c),
-		Steps: n.Steps, Budget: n.Budget, KeepGoing: n.KeepGoing, Staged: n.Staged, Parallel: n.Parallel, Key: n.IdempotencyKey})
+		Steps: n.Steps, Agent: n.Agent, Budget: n.Budget, KeepGoing: n.KeepGoing, Staged: n.Staged, Parallel: n.Parallel, Key: n.IdempotencyKey})
 	if err != nil {
 		return hub.Run{}, h.named(c, err)
 	}

@@ -3,6 +3,7 @@ package run
 import (
 	"context"
 	"errors"
+	"io"
 	"sync/atomic"
 	"time"
 
@@ -38,6 +39,9 @@ func (e *Engine) run(j *job) {
 	<-j.recorded
 	if !j.ok {
 		return
+	}
+	if c, ok := j.src.(io.Closer); ok {
+		defer c.Close()
 	}
 	e.step("run:begun")
 	end, err := e.steps(j)

@@ -244,4 +244,3 @@ func planOf(r *store.Run) (*plan, error) {
 // unescape takes the escapes out that json.Marshal adds. Neither the meaning of JSON nor the
 // digest of a plan depends on them.
 var unescape = strings.NewReplacer(`\\`, `\\`, `\u003c`, "<", `\u003e`, ">", `\u0026`, "&", `\u2028`, "\u2028", `\u2029`, "\u2029")
-

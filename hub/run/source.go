@@ -18,6 +18,9 @@ type Source interface {
 
 // Agents has the sources of runs whose steps an agent chooses.
 type Agents interface {
+	// Check refuses what no source can be made of.
+	Check(a *hub.Agent) error
+	// Source makes one. If it's an io.Closer, too, it's closed when the run ends.
 	Source(a Agent) Source
 }
 
@@ -25,6 +28,7 @@ type Agents interface {
 type Agent struct {
 	ID, Session string
 	Caller      hub.Caller
+	Reserve     bool  // may use what budgets keep for the installation's owner
 	Calls       int64 // that its budget lets it make
 	hub.Agent
 }
@@ -48,7 +52,7 @@ func (e *Engine) source(j *job) Source {
 	if p.Agent == nil {
 		return &List{Steps: p.Steps, KeepGoing: p.KeepGoing}
 	}
-	return e.cfg.Agents.Source(Agent{ID: j.id, Session: j.session, Caller: j.caller(), Calls: j.budget.Calls, Agent: *p.Agent})
+	return e.cfg.Agents.Source(Agent{ID: j.id, Session: j.session, Caller: j.caller(), Reserve: j.plan.Reserve, Calls: j.budget.Calls, Agent: *p.Agent})
 }
 
 // List is the Source of a run whose steps were given when it was started.

@@ -147,6 +147,9 @@ func (e *Engine) Start(ctx context.Context, q Request) (string, error) {
 		if e.cfg.Agents == nil {
 			return "", fault.New(fault.Refused, "not_found", "start run", errors.New("this palyrad has no models")).WithHint("[models.NAME] in its configuration declares one: docs/AGENT.md")
 		}
+		if err := e.cfg.Agents.Check(p.Agent); err != nil {
+			return "", err
+		}
 		if e.cfg.HoldsSecret != nil && e.cfg.HoldsSecret(q.User, []byte(p.Agent.Prompt)) {
 			return "", fault.New(fault.Usage, "secret_in_call", "start run", errors.New("the prompt has the value of a secret"))
 		}

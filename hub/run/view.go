@@ -14,8 +14,22 @@ import (
 )
 
 // Read returns a run with its steps.
-func (e *Engine) Read(ctx context.Context, id string) (hub.Run, error) {
-	return store.View(ctx, e.store, func(tx *store.Tx) (hub.Run, error) {
+func (e *Engine) Read(ctx context.Context, id string) (hub.Run, error) { return Read(ctx, e.store, id) }
+
+// ReadStep returns a step of a run.
+func ReadStep(ctx context.Context, st *store.Store, id string, index int) (hub.StepResult, error) {
+	return store.View(ctx, st, func(tx *store.Tx) (hub.StepResult, error) {
+		row, err := tx.Step(id, index)
+		if err != nil {
+			return hub.StepResult{}, err
+		}
+		return stepOf(row)
+	})
+}
+
+// Read returns a run of a store with its steps.
+func Read(ctx context.Context, st *store.Store, id string) (hub.Run, error) {
+	return store.View(ctx, st, func(tx *store.Tx) (hub.Run, error) {
 		r, err := tx.Run(id)
 		if err != nil {
 			return hub.Run{}, err
