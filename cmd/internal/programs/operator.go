@@ -18,7 +18,7 @@ var tabled = map[string]bool{"sessions ls": true, "sessions show": true, "runs l
 
 // takes says what the operands of commands are; see command.Command.
 var takes = map[string][]string{
-	"call": {"@tool"}, "sessions show": {"@session"}, "sessions end": {"@session"}, "runs show": {"@run"}, "runs cancel": {"@run"}, "runs tape": {"@run"}, "runs output": {"@run"},
+	"call": {"@tool"}, "sessions show": {"@session"}, "sessions end": {"@session"}, "runs show": {"@run"}, "runs cancel": {"@run"}, "runs tape": {"@run"}, "runs output": {"@run"}, "agent attach": {"@run"},
 	"tools show": {"@tool"}, "approvals show": {"@approval"}, "approvals approve": {"@approval"}, "approvals deny": {"@approval"}, "approvals revoke": {"@grant"},
 	"artifact get": {"@run"}, "token revoke": {"@token"}, "token rotate": {"@token"}, "passkeys revoke": {"@passkey"}, "members set": {"@member", roles}, "members rm": {"@member"},
 	"config explain": {"@key"}, "devices show": {"@device"}, "devices revoke": {"@device"}, "devices rm": {"@device"}, "devices approve": {"@pairing"}, "devices deny": {"@pairing"},
@@ -29,7 +29,7 @@ var takes = map[string][]string{
 // valuesOf says what a flag takes that does not say it itself.
 func valuesOf(command, flag string) string {
 	switch command + " --" + flag {
-	case "call --session", "runs ls --session", "runs start --session":
+	case "agent run --session", "agent chat --session", "call --session", "runs ls --session", "runs start --session":
 		return "@session"
 	case "token create --principal":
 		return "@member"
@@ -144,6 +144,31 @@ what is asked. Interrupted, it cancels the call. If palyrad doesn't answer for
 				{Line: `palyra call palyra.echo '{"text":"hello"}'`, Does: "the smallest call"},
 				{Line: `palyra call process.run '{"argv":["/usr/bin/id"]}'`, Does: "runs a program in a cell"},
 				{Line: `palyra call --session ses_... process.run '{"argv":["sleep","60"],"background":true}'`, Does: "prints run_... when it has started"}}},
+		{Name: "agent run", Operands: "PROMPT", Min: 1, Max: 1, Short: "have a model work on a prompt",
+			Long: `
+A model that palyrad's configuration declares is asked, with palyrad's tools,
+until it answers without calling one; - reads PROMPT from standard input. What
+the model says goes to standard output as it comes, its calls and what became
+of them to standard error. Each turn of the model and each call is a step of one
+run: decided by policy, bounded by its budget, and with a receipt. A call that
+needs approval waits; who may answer is asked on this terminal. The session
+stays open: --session goes on with what was said. Interrupted, it cancels the
+run. If palyrad stops, the run goes on when it's back: agent attach.`,
+			Flags: append([]command.Flag{{Name: "session", Arg: "ID", Help: "session to go on with (default: a new one)"},
+				{Name: "key", Arg: "KEY", Help: "idempotency key: the same prompt again makes no other run"}}, agentFlags...),
+			Exits: []command.Exit{{Code: "0", Meaning: "the model answered"}, {Code: "1", Meaning: "the run ended without an answer"}},
+			Examples: []command.Example{
+				{Line: `palyra agent run "run the tests in main, and mend what fails"`, Does: "prints what the model says and does"},
+				{Line: `palyra agent run --session ses_... "now commit it"`, Does: "goes on"}}},
+		{Name: "agent chat", Short: "talk with a model",
+			Long: `
+Each line of standard input is a prompt, as with agent run, in one session. It
+ends with the input.`,
+			Flags:    append([]command.Flag{{Name: "session", Arg: "ID", Help: "session to go on with (default: a new one)"}}, agentFlags...),
+			Examples: []command.Example{{Line: "palyra agent chat --model main", Does: "asks for prompts"}}},
+		{Name: "agent attach", Operands: "RUN", Min: 1, Max: 1, Short: "follow the run of an agent to its end",
+			Exits:    []command.Exit{{Code: "0", Meaning: "the model answered"}, {Code: "1", Meaning: "the run ended without an answer"}},
+			Examples: []command.Example{{Line: "palyra agent attach run_...", Does: "what was said before comes first"}}},
 		{Name: "sessions ls", Short: "list sessions", Flags: append(paging[:2:2], command.Flag{Name: "state", Arg: "STATE", Help: "open or ended"}),
 			Examples: []command.Example{{Line: "palyra sessions ls --state open", Does: "newest first"}}},
 		{Name: "sessions new", Operands: "[TITLE]", Max: 1, Short: "open a session and print its id",
@@ -198,6 +223,13 @@ be asked now says why.`,
 			Examples: []command.Example{{Line: "palyra models ls", Does: "provider, window, which is the default"}}},
 	}
 }
+
+var agentFlags = []command.Flag{
+	{Name: "model", Arg: "NAME", Help: "the model to ask (default: palyrad's)"},
+	{Name: "turns", Arg: "N", Help: "how often it may be asked (default: as often as palyrad lets it)", Parse: command.Count(1 << 20)},
+	flagStaged,
+	{Name: "max-calls", Arg: "N", Help: "end it after so many turns and calls", Parse: command.Count(1 << 40)},
+	{Name: "max-wall", Arg: "D", Help: "end it after this long, waiting included", Parse: command.Duration}}
 
 // FlagRaw is of the commands that hand on what a program wrote.
 var FlagRaw = command.Flag{Name: "raw", Help: "let control characters in the output act on the terminal;\nfiles and pipes get every byte in any case"}
