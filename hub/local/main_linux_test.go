@@ -23,7 +23,7 @@ import (
 	"palyra/kernel/tool"
 )
 
-// binaries builds palyra-cell and palyra-tool once. PALYRA_TEST_BIN names a
+// binaries builds palyra-cell, palyra-tool and palyra-fetch once. PALYRA_TEST_BIN names a
 // folder that holds them, where there is no go command.
 var binaries = sync.OnceValues(func() (string, error) {
 	if dir := os.Getenv("PALYRA_TEST_BIN"); dir != "" {
@@ -33,7 +33,7 @@ var binaries = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return dir, built.Into(dir, "palyra-cell", "palyra-tool")
+	return dir, built.Into(dir, "palyra-cell", "palyra-tool", "palyra-fetch")
 })
 
 func bin(t testing.TB) string {

@@ -1,0 +1,209 @@
+package local
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"palyra/agentloop"
+	"palyra/agentloop/turn"
+	"palyra/authz/access"
+	"palyra/hub"
+	"palyra/hub/config"
+	"palyra/hub/model"
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+	"palyra/kernel"
+)
+
+// withScript declares a scripted model, which answers with these turns.
+func withScript(t *testing.T, turns ...turn.ScriptTurn) func(*Config, *kernel.Config) {
+	t.Helper()
+	b, err := canon.Marshal(turn.Script{Turns: turns})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "script.json")
+	if err := os.WriteFile(path, b, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return func(lc *Config, kc *kernel.Config) {
+		lc.Workspaces = map[string]string{"src": "/work"}
+		lc.Models, err = model.New(model.Config{Tools: kc.Tools, Fetch: filepath.Join(bin(t), "palyra-fetch"),
+			Models: map[string]config.Model{"tests": {Provider: turn.Scripted, Script: path, Context: 32000}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		kc.Tools = lc.Models
+	}
+}
+
+func says(text string) turn.ScriptTurn { return turn.ScriptTurn{Text: text} }
+
+func calls(text string, c ...string) turn.ScriptTurn {
+	s := turn.ScriptTurn{Text: text}
+	for _, one := range c {
+		name, input, _ := strings.Cut(one, " ")
+		s.Calls = append(s.Calls, turn.ScriptCall{Name: name, Input: json.RawMessage(input)})
+	}
+	return s
+}
+
+// agent has an agent work in a session, and returns the run when it has ended.
+func (h *house) agent(c hub.Caller, session, prompt string) hub.Run {
+	h.t.Helper()
+	r, err := hub.StartRun.Do(h.t.Context(), h, c, hub.NewRun{Session: session, Agent: &hub.Agent{Prompt: prompt}})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return h.ended(c, r.ID)
+}
+
+// TestAgent: a model's turns and its calls are steps in cells, each with a receipt. The next run of
+// the session is told what was said, and a call that can't be one is the model's to mend.
+func TestAgent(t *testing.T) {
+	h := newHouse(t, withScript(t,
+		calls("I look.", `fs_list_dir {"workspace":"src"}`, `nothing {}`),
+		calls("I say it.", `palyra_echo {"text":"{{last}}"}`),
+		says("There is one file."),
+		says("I said that there is one file."),
+	))
+	if err := os.WriteFile(filepath.Join(h.work(), "notes.txt"), []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	op := h.member(2001, access.Operator)
+	session := h.session(op)
+	r := h.agent(op, session, "what is there?")
+	if r.State != hub.RunDone || r.Answer == nil || r.Answer.Text != "There is one file." || r.Answer.Turns != 3 || len(r.Steps) != 5 {
+		t.Fatalf("%s %s, %+v, %d steps", r.State, r.Reason, r.Answer, len(r.Steps))
+	}
+	want := []string{turn.Tool, "fs.list_dir", turn.Tool, "palyra.echo", turn.Tool}
+	for i, s := range r.Steps {
+		if s.Tool != want[i] || s.Outcome != "executed" || s.Exit != 0 || s.LogIndex == nil {
+			t.Errorf("step %d: %+v", i, s)
+			continue
+		}
+		if _, err := hub.GetReceipt.Do(t.Context(), h, h.owner, *s.LogIndex); err != nil {
+			t.Errorf("step %d: %v", i, err)
+		}
+	}
+	if s := r.Steps[1]; !strings.Contains(s.Stdout.Text, "notes.txt") {
+		t.Errorf("%q", s.Stdout.Text)
+	}
+	if s := r.Steps[3]; !strings.Contains(s.Stdout.Text, "none of those that were offered") { // the last result
+		t.Errorf("%q", s.Stdout.Text)
+	}
+	var started hub.AgentStarted
+	if json.Unmarshal(h.until(op, r.ID, hub.EventAgentStarted).Data, &started) != nil || started.Model != "tests" || !slices.Contains(started.Offered, "fs_list_dir") ||
+		slices.Contains(started.Offered, "model_turn") || !strings.HasPrefix(started.Tools, "toolcat_") {
+		t.Errorf("%+v", started)
+	}
+	// A script's turn is the number of answers that a question has: the session's are there.
+	if r := h.agent(op, session, "what did you say?"); r.Answer == nil || r.Answer.Text != "I said that there is one file." {
+		t.Errorf("%s %s, %+v", r.State, r.Reason, r.Answer)
+	}
+	// Nothing stays at hand, and nobody else's session is told.
+	if _, err := hub.StartRun.Do(t.Context(), h, h.member(2002, access.Operator), hub.NewRun{Session: session, Agent: &hub.Agent{Prompt: "?"}}); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("in another's session: %v", err)
+	}
+	if r := h.agent(op, h.session(op), "from the beginning"); r.Answer == nil || r.Answer.Text != "There is one file." {
+		t.Errorf("in a new session: %+v", r.Answer)
+	}
+}
+
+// TestAgentDenied: a model's call is decided as any. A no is told to it, and it goes on.
+func TestAgentDenied(t *testing.T) {
+	h := newHouse(t, withScript(t,
+		calls("", `process_run {"argv":["/bin/sh","-c","id"]}`),
+		calls("", `palyra_echo {"text":"{{last}}"}`),
+		says("It isn't permitted."),
+	))
+	op := h.member(2001, access.Operator)
+	r := h.agent(op, h.session(op), "who am I?")
+	if r.State != hub.RunDone || len(r.Steps) != 5 {
+		t.Fatalf("%s %s, %d steps", r.State, r.Reason, len(r.Steps))
+	}
+	if s := r.Steps[1]; s.Outcome != "denied" || s.Denial == nil || s.LogIndex == nil {
+		t.Errorf("%+v", s)
+	}
+	if s := r.Steps[3]; !strings.Contains(s.Stdout.Text, "Nothing ran") {
+		t.Errorf("the model is told %q", s.Stdout.Text)
+	}
+}
+
+// TestAgentEnds: what a provider can't answer, and a model that doesn't come to an end, end the run
+// by name.
+func TestAgentEnds(t *testing.T) {
+	fail := calls("", `process_run {"argv":["/bin/false"]}`)
+	for reason, turns := range map[string][]turn.ScriptTurn{
+		agentloop.ReasonProvider:   {{Error: &turn.Error{Class: turn.AuthInvalid, Message: "no such key", Status: 401}}},
+		agentloop.ReasonIncomplete: {says(" "), says(" ")},
+		agentloop.ReasonTurns:      {fail, fail},
+	} {
+		h := newHouse(t, withScript(t, turns...))
+		op := h.member(2001, access.Operator)
+		r, err := hub.StartRun.Do(t.Context(), h, op, hub.NewRun{Session: h.session(op), Agent: &hub.Agent{Prompt: "try", Turns: 2}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r = h.ended(op, r.ID); r.State != hub.RunFailed || r.Reason != reason || r.Answer == nil || r.Answer.Error == "" {
+			t.Errorf("%s: %s %s, %+v", reason, r.State, r.Reason, r.Answer)
+		}
+	}
+}
+
+// TestAgentPermissions: a token's scopes bound what a model is offered, and who has no model has no
+// agents.
+func TestAgentPermissions(t *testing.T) {
+	h := newHouse(t, withScript(t, calls("", `artifact_read {"digest":"`+canon.Sum(nil).String()+`"}`), says("no")))
+	op := h.member(2001, access.Operator)
+	weak, _ := h.token(op, "run.start", "session.read")
+	r := h.agent(weak, h.session(op), "read it")
+	if len(r.Steps) != 2 {
+		t.Errorf("%d steps, the second is of %q", len(r.Steps), r.Steps[1].Tool)
+	}
+	none := newHouse(t, nil)
+	if _, err := hub.StartRun.Do(t.Context(), none, none.owner, hub.NewRun{Session: none.session(none.owner), Agent: &hub.Agent{Prompt: "?"}}); fault.ReasonOf(err) != "not_found" {
+		t.Errorf("without models: %v", err)
+	}
+	if _, err := hub.StartRun.Do(t.Context(), h, op, hub.NewRun{Session: h.session(op), Agent: &hub.Agent{Prompt: "?", Model: "another"}}); fault.ReasonOf(err) != "not_found" {
+		t.Errorf("another model: %v", err)
+	}
+}
+
+// TestAgentSurvives: a run that a restart finds under way goes on: the turns that were answered
+// aren't asked again.
+func TestAgentSurvives(t *testing.T) {
+	script := withScript(t, calls("", `process_run {"argv":["/bin/sleep","100"],"limits":{"wall_ms":60000}}`), says("It was ended."))
+	h := newHouse(t, script)
+	r, err := hub.StartRun.Do(t.Context(), h, h.owner, hub.NewRun{Session: h.session(h.owner), Agent: &hub.Agent{Prompt: "wait"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tape, err := hub.ReadTape.Do(t.Context(), h, h.owner, hub.TapeQuery{Run: r.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := 0; n < 2; { // until the call has begun
+		ev, err := tape.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ev.Kind == hub.EventStepStarted {
+			n++
+		}
+	}
+	tape.Close()
+	h.stop()
+	h.reopen(script)
+	r = h.ended(h.owner, r.ID)
+	if r.State != hub.RunDone || len(r.Steps) != 3 || r.Answer == nil || r.Answer.Text != "It was ended." {
+		t.Fatalf("%s %s, %d steps, %+v", r.State, r.Reason, len(r.Steps), r.Answer)
+	}
+	if s := r.Steps[1]; s.Outcome == "executed" && s.Reason == "" {
+		t.Errorf("%+v", s)
+	}
+}
