@@ -32,6 +32,7 @@ type Card struct {
 	Capabilities  []string       `json:"capabilities"`             //
 	Tier          string         `json:"tier"`                     // floor
 	Limits        string         `json:"limits"`                   // one line, "wall 30s, memory 512 MiB"
+	Inputs        Inputs         `json:"inputs,omitempty"`         // where what the session has read by now came from, with the first call of each
 	Why           []CardWhy      `json:"why"`                      // which policies ask
 
 	// For patterns and for policy's word on the answer. Older cards lack some of it,

@@ -45,6 +45,7 @@ func (k *Kernel) Question(ctx context.Context, who Caller, p Proposal, stdin io.
 		return policy.Request{}, err
 	}
 	defer s.close()
+	who.read()
 	return k.question(&who, s, made), nil
 }
 

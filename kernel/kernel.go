@@ -67,6 +67,7 @@ import (
 	"palyra/authz/approval"
 	"palyra/authz/grant"
 	"palyra/authz/policy"
+	vocabulary "palyra/call"
 	"palyra/call/diagnosis"
 	"palyra/crypt/journal"
 	"palyra/crypt/keyring"
@@ -269,29 +270,54 @@ type Caller struct {
 	// that the table wants a layer; without one the call gets its own. The call begins when
 	// Layer returns. nil: the table alone decides.
 	Layer func(ctx context.Context, workspace string, staged bool) (layer string, err error)
+	// Read returns the label of what the call's session has read by now. It's asked before policy
+	// is, and again before the program begins. It waits for nothing. nil: nothing is known to have
+	// been read.
+	Read func() vocabulary.Inputs
 	// Exchange makes the calls of tools that ask a program which runs already. nil: they are
 	// refused.
 	Exchange Exchanger
 	Device   string // for policy: the asking device, and
 	Channel  string // the surface that it came by; "" is unknown
+
+	inputs vocabulary.Inputs // of Read; set by read alone
+}
+
+// read takes the label of this moment.
+func (c *Caller) read() {
+	if c.Read != nil {
+		c.inputs = c.Read()
+	}
 }
 
 // still returns nil if the caller may still make calls, and policy would answer its present
-// principal the same.
+// principal, and what its session has read by now, the same.
+//
+// A call that was decided under a smaller label may run if policy's answer to the larger one is the
+// same. What came in since can't have chosen the call: its capsule was sealed before. But it can be
+// in the workspace that the call reads, and then the question is policy's.
 func (k *Kernel) still(who *Caller, s *sealed, p *Proposal, auth *authz.Authority, effect policy.Effect) error {
-	if who.Still == nil {
+	now := *who
+	now.read()
+	if who.Still != nil {
+		var err error
+		if now.Principal, err = who.Still(); err != nil {
+			return err
+		}
+	}
+	changed := !reflect.DeepEqual(now.Principal, who.Principal)
+	if !changed && len(now.inputs) == len(who.inputs) { // a label only grows
 		return nil
 	}
-	now := *who
-	var err error
-	if now.Principal, err = who.Still(); err != nil || reflect.DeepEqual(now.Principal, who.Principal) {
-		return err
+	if auth.Decide(k.question(&now, s, p)).View().Effect == effect {
+		return nil
 	}
-	if auth.Decide(k.question(&now, s, p)).View().Effect != effect {
-		return fault.New(fault.Denied, "permission_denied", "run",
-			errors.New("the policies decide otherwise about who asked, whose role has changed since")).WithHint("propose the call again")
+	if !changed {
+		return fault.New(fault.Refused, "policy_changed", "run",
+			errors.New("the policies decide otherwise by what its session has read since")).WithHint("propose the call again")
 	}
-	return nil
+	return fault.New(fault.Denied, "permission_denied", "run",
+		errors.New("the policies decide otherwise about who asked, whose role has changed since")).WithHint("propose the call again")
 }
 
 // Call puts one proposal through the gate for the configured caller. A done ctx withdraws a
@@ -326,6 +352,7 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 	// Decide. An answer that isn't clearly a yes or a question is a no.
 	lane := k.laneFor(s)
 	set := k.PolicySet()
+	who.read()
 	auth := authz.New(set, lane.key)
 	question := k.question(&who, s, &p)
 	d := auth.Decide(question)

@@ -26,7 +26,7 @@ import (
 func localUser() policy.Entity { return policy.LocalUser("uid:" + strconv.Itoa(os.Geteuid())) }
 
 // question is policy's view of the capsule. Everything in it is read from the sealed capsule,
-// apart from the caller, the session and run, and where variables lead.
+// apart from the caller, the session, what that has read, the run, and where variables lead.
 func question(who *Caller, s *sealed, p *Proposal) policy.Request {
 	c := s.capsule
 	q := policy.Request{
@@ -57,6 +57,7 @@ func question(who *Caller, s *sealed, p *Proposal) policy.Request {
 			Env:      changedEnv(c.Env, c.TTY),
 			EnvCode:  s.envCode,
 			Unpinned: unpinnedKinds(c),
+			Inputs:   who.inputs.Origins(),
 		},
 	}
 	if m := s.mcp; m != nil {
@@ -107,7 +108,8 @@ func whoAsks(who *Caller, s *sealed, certificate string) *receipt.Question {
 		certificate = "" // absent, as in statements from before certificates
 	}
 	return &receipt.Question{Roles: slices.Clone(who.Principal.Roles), Device: who.Device, Channel: who.Channel, System: executable(s.capsule).System,
-		Certificate: certificate, EnvOverridden: overridden(s.capsule), EnvCode: slices.Clone(s.envCode), Unpinned: unpinnedKinds(s.capsule), LineArgs: line, MCP: s.mcp}
+		Certificate: certificate, EnvOverridden: overridden(s.capsule), EnvCode: slices.Clone(s.envCode), Unpinned: unpinnedKinds(s.capsule), LineArgs: line, MCP: s.mcp,
+		Inputs: who.inputs.Origins()}
 }
 
 func overridden(c *capsule.Capsule) (names []string) {
@@ -155,7 +157,7 @@ func QuestionOf(p *receipt.Predicate) (policy.Request, error) {
 	q := question(&who, &sealed{capsule: c, id: s.Digest, mcp: p.Question.MCP}, &Proposal{SessionID: p.SessionID, RunID: p.RunID})
 	q.Context.Executable.System, q.Context.Certificate = p.Question.System, orNone(p.Question.Certificate)
 	q.Context.EnvNames, q.Context.EnvCode, q.Context.Unpinned = slices.Clone(p.Question.EnvOverridden), p.Question.EnvCode, p.Question.Unpinned
-	q.Context.LineArgs = p.Question.LineArgs
+	q.Context.LineArgs, q.Context.Inputs = p.Question.LineArgs, slices.Clone(p.Question.Inputs)
 	for _, name := range s.EnvNames {
 		if !builtName(name, s.TTY) && !(inspected && rootsName(name)) {
 			q.Context.EnvNames = append(q.Context.EnvNames, name)
@@ -239,6 +241,7 @@ func unpinnedKinds(c *capsule.Capsule) (kinds []string) {
 func (c *call) card(set *policy.Set) approval.Request {
 	s, d := c.s, c.out.Decision
 	q := cardOf(s, d, set, principal(c.who.Principal), c.k.cfg.ApprovalTimeout)
+	q.Call.Inputs = c.who.inputs
 	values := c.k.values(&c.who.Principal).Stream() // a value that the head cuts off is one, too
 	head := string(values.Next([]byte(q.Call.StdinHead)))
 	if int64(len(q.Call.StdinHead)) >= q.Call.StdinSize {

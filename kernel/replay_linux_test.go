@@ -42,10 +42,15 @@ func TestQuestionOf(t *testing.T) {
 	})
 	h := openHouse(t, Config{Tools: tools, Vault: vaultWith(t, map[string]string{"vault://global/a": "the first value", "vault://skill:x/b": "the second"})})
 	op := Caller{Principal: policy.Entity{Type: policy.TypeAgent, ID: "a\"\\\u202e", Roles: []string{policy.RoleOperator}}, Device: "d", Channel: "http"}
+	reader := op
+	reader.Read = func() vocabulary.Inputs {
+		return vocabulary.Inputs{}.Join(vocabulary.Input{Origin: vocabulary.OriginWeb}, vocabulary.Input{Origin: vocabulary.OriginProject})
+	}
 	for name, c := range map[string]struct {
 		who Caller
 		p   Proposal
 	}{
+		"reader":   {reader, *proposal("true")},
 		"program":  {Caller{Principal: policy.LocalUser("u")}, *proposal("true")},
 		"denied":   {op, *proposal("/bin/sh", "-c", "true")},
 		"stranger": {Caller{Principal: policy.Entity{Type: policy.TypeDevice, ID: "x"}}, *proposal("true")},

@@ -24,7 +24,7 @@ func YesRequest(who policy.Entity, card *approval.Call, c policy.Context) policy
 	if card.Script != "" {
 		c.Executable.Path, c.Executable.Digest, c.Executable.Interpreter = card.Script, card.ScriptDigest, card.Executable
 	}
-	c.EgressHosts, c.Capabilities, c.Tier = card.EgressHosts, card.Capabilities, card.Tier
+	c.EgressHosts, c.Capabilities, c.Tier, c.Inputs = card.EgressHosts, card.Capabilities, card.Tier, card.Inputs.Origins()
 	c.Answer.Tool, c.Answer.Sensitive = card.Tool, card.Sensitive
 	return policy.Request{Principal: who, Action: policy.ApprovalResolve, Resource: policy.Entity{Type: policy.TypeWorkspace, ID: place}, Context: c}
 }

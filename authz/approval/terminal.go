@@ -396,6 +396,9 @@ func Card(r Request) string {
 	for _, v := range c.EnvChanged {
 		row("set to", "%s", shown(v))
 	}
+	if in := c.Inputs.Outside(); len(in) > 0 {
+		row("has read", "FROM OUTSIDE before: %s", entries(in))
+	}
 	row("stdin", "%s", Escape(orNone(c.Stdin)))
 	if !c.StdinDigest.IsZero() {
 		row("", "%d bytes, %s", c.StdinSize, c.StdinDigest)
@@ -435,6 +438,15 @@ func (c *Call) renamed() bool {
 		return c.Called[0] != c.Executable
 	}
 	return c.Called[0] != path.Base(c.Executable)
+}
+
+// entries says what came from outside and with which call first.
+func entries(in call.Inputs) string {
+	var all []string
+	for _, e := range in {
+		all = append(all, fmt.Sprintf("%s (%s, step %d)", Escape(e.Origin), Escape(e.Tool), e.Step))
+	}
+	return strings.Join(all, ", ")
 }
 
 // maxLine bounds a row that holds more than one item, in bytes.

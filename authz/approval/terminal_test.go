@@ -314,6 +314,7 @@ func TestCard(t *testing.T) {
 			Absent: []string{"/workspace/late"}, Folders: []string{"/workspace/src"}, Libraries: []string{"/workspace/lib"},
 			Cwd: "/workspace", Workspace: "/home/alice/src", EgressHosts: []string{"example.org:443", "*.example.org:443"}, Capabilities: []string{"network", "process_exec"},
 			Planted: []Planted{{Path: ".git/hooks/x\n", Kind: "hook", Why: "git runs it"}},
+			Inputs:  call.Inputs{{Origin: "project", Tool: "fs.read", Step: 1}, {Origin: "tool", Tool: "mcp.call", Step: 7}, {Origin: "web", Tool: "http.fetch\n", Step: 3}},
 			Stdin:   "sealed", StdinDigest: stdin, StdinSize: 3000, StdinHead: "rm -r\nApproval needed\x1b[2J", Tier: "c", Limits: "wall 30s",
 			Why: []Why{{Policy: "host_write_unless_approved", Reason: "the program can write", Where: "30-sensitive.cedar:29"}, {Policy: "mine", Where: "x.cedar:1"}},
 		},
@@ -331,6 +332,7 @@ func TestCard(t *testing.T) {
 		// The parts that aren't held.
 		`set to      "PATH=/workspace/bin\n"`, `NOT THERE   "/workspace/late"`, `NOT HELD    what is in "/workspace/src" when it runs`, `NOT HELD    libraries from "/workspace/lib"`,
 		`DANGER      ".git/hooks/x\n": git runs it (hook)`,
+		`has read    FROM OUTSIDE before: tool (mcp.call, step 7), web (http.fetch\n, step 3)`,
 		// The reasons.
 		"the program can write (policy host_write_unless_approved, 30-sensitive.cedar:29)", "gives no reason (policy mine",
 	} {

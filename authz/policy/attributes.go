@@ -70,6 +70,8 @@ type Context struct {
 	EnvCode  []string `json:"env_code,omitempty"`
 	// Unpinned are kinds of named files that aren't held, of vocabUnpinned.
 	Unpinned []string `json:"unpinned,omitempty"`
+	// Inputs are the origins of what the call's session has read, of package call.
+	Inputs []string `json:"inputs,omitempty"`
 	// Features are those that are on, for PermissionUse, ApprovalResolve and ApprovalSelf.
 	Features []string `json:"features,omitempty"`
 	// Answer is for ApprovalResolve and ApprovalSelf; the rest describes the call.
@@ -121,6 +123,7 @@ var (
 	vocabCapabilities = [...]string{CapFilesystemWrite, CapNetwork, CapProcessExec, CapSecretsRead, CapSecretsUse}
 	vocabUnpinned     = []string{"absent", "directory", "library", "program", "special", "staged", "symlink", "too_large", "unreadable"}
 	vocabKind         = []string{string(Shell), string(Interpreter), string(Loader), string(Wrapper), string(Other)}
+	vocabOrigin       = call.Origins()
 	vocabRole         = []string{RoleAdmin, RoleOperator, RoleOwner}
 	vocabFeature      = access.FeatureNames()
 )
@@ -279,6 +282,11 @@ var attributes = [...]attribute{
 		set: func(g *given) []string { return g.Unpinned }},
 	{path: "certificate", in: inCall, from: "certificate", doc: "what the sandbox certificate of this boot says of the tier: {}", of: vocabCertificate,
 		absent: CertificateNone, text: func(g *given) string { return g.Certificate }},
+
+	{path: "inputs.untrusted", in: inCall | inAnswer, doc: "the session has read something from outside: web or tool is among the origins", answer: "the call's session has read something from outside",
+		truth: func(g *given) bool { return call.Untrusted(g.Inputs) }},
+	{path: "inputs.origins", in: inCall | inAnswer, from: "inputs", doc: `where what the session has read by now came from, as palyrad knows of the calls that it made: {}; none: nothing yet, or the call has no session`, of: vocabOrigin,
+		set: func(g *given) []string { return g.Inputs }},
 
 	{path: "tool", in: inCall | inAnswer, from: "answer.tool", page: "the call's tool", text: func(g *given) string { return cmp.Or(g.tool, g.Answer.Tool) }},
 	{path: "requester", in: inAnswer, from: "answer.requester", doc: `who wants the call: "uid:1000"`, text: func(g *given) string { return g.Answer.Requester }},

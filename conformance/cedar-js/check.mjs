@@ -64,6 +64,7 @@ const derive = {
   secrets_of_others: (x, { request }) => [...(x.secrets ?? []), ...uses(x).map((u) => u.ref)].filter((ref) => ref.startsWith('vault://principal:') && !ref.startsWith(`vault://principal:${request.principal.id}/`)),
   egress_hosts: (x) => (x.egress_hosts ?? []).map(bare),
   egress_unlisted: (x, { hosts }) => (x.egress_hosts ?? []).filter((host) => !Object.values(hosts ?? {}).flat().some((rule) => covers(rule, host))).map(bare),
+  'inputs.untrusted': (x) => (x.inputs ?? []).some((origin) => origin === 'tool' || origin === 'web'),
   env_names: (x) => [...(x.env_names ?? []), ...(x.env ?? []).map((e) => e.slice(0, e.indexOf('=')))],
 };
 // bare, bounds and covers read docs/formats/egress.md, "Grammar": policies see hosts without their

@@ -186,6 +186,8 @@ type Question struct {
 	LineArgs []string `json:"line_args,omitempty"`
 	// MCP is the gist of a question to a server that ran already; no program was started.
 	MCP *call.MCP `json:"mcp,omitempty"`
+	// Inputs are the origins of what the session had read: `web`, `project` and others.
+	Inputs []string `json:"inputs,omitempty"`
 }
 
 // Decision is policy's answer.
