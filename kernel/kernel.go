@@ -446,7 +446,8 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 		return nil, err
 	}
 	k.step("intent")
-	c.observe(Event{Step: StepIntent, LogIndex: c.intent})
+	from := sourcesOf(s.capsule, s.mcp)
+	c.observe(Event{Step: StepIntent, LogIndex: c.intent, Sources: &from})
 
 	// A stop that came during the write finds nothing running.
 	if ctx.Err() != nil {

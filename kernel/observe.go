@@ -16,7 +16,7 @@ const (
 	StepDecided  = "decided"  // policy has answered: Decision
 	StepAsked    = "asked"    // a person is about to be asked: Question
 	StepAnswered = "answered" // an answer, or no more chance of one: Approval, Took
-	StepIntent   = "intent"   // the intent is durable and the program starts: LogIndex
+	StepIntent   = "intent"   // the intent is durable and the program starts: LogIndex, Sources
 	StepExecuted = "executed" // the program is gone, or won't start after all: Took
 	StepResult   = "result"   // the result is durable: Outcome, LogIndex
 )
@@ -40,6 +40,7 @@ type Event struct {
 	Approval *approval.View
 	Outcome  string
 	LogIndex *uint64
+	Sources  *Sources
 	Took     time.Duration
 }
 

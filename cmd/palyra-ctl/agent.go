@@ -254,7 +254,7 @@ func (a *app) watchAgent(ctx context.Context, h hub.Hub, run string, show bool) 
 			if json.Unmarshal(e.Data, &ap) == nil && ap.ID != "" {
 				asked.end()
 				ctx := asked.begin(ctx)
-				asking.Go(func() { a.askHere(ctx, h, ap.ID) })
+				asking.Go(func() { a.askHere(ctx, h, ap.ID, nil) })
 			}
 		}
 	}

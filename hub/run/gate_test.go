@@ -25,6 +25,8 @@ type gate struct {
 	mu    sync.Mutex
 	calls map[string]int // by tool and input
 	log   uint64         // next index of the journal
+	read  []string       // of each call, its tool and the origins of its label
+	past  [][]byte       // entries of the journal, for the next Open
 	in    chan string    // tool of each call that has begun; nil: nobody looks
 	free  chan struct{}  // "hold" waits for an element
 	feed  chan [2]string // what "feed" writes: to stdout, to stderr; closed: it ends
@@ -35,16 +37,30 @@ func newGate() *gate {
 }
 
 func (g *gate) JournalStatus(context.Context) (kernel.JournalStatus, error) {
-	return kernel.JournalStatus{}, nil
+	return kernel.JournalStatus{Size: uint64(len(g.past))}, nil
 }
 
-func (g *gate) JournalEntries(uint64, uint64) iter.Seq2[journal.Record, error] {
-	return func(func(journal.Record, error) bool) {}
+func (g *gate) JournalEntries(from, to uint64) iter.Seq2[journal.Record, error] {
+	return func(yield func(journal.Record, error) bool) {
+		for i := from; i < to; i++ {
+			if !yield(journal.Record{Index: i, Content: g.past[i]}, nil) {
+				return
+			}
+		}
+	}
+}
+
+// sources are what the tool of a call has its output from: its input says so.
+func sources(input []byte) *kernel.Sources {
+	var in struct{ From string }
+	_ = json.Unmarshal(input, &in)
+	return &kernel.Sources{Hosts: strings.Contains(in.From, "hosts"), Server: strings.Contains(in.From, "server"), Files: strings.Contains(in.From, "files")}
 }
 
 func (g *gate) CallAs(ctx context.Context, who kernel.Caller, p kernel.Proposal, stdio kernel.IO) (*kernel.Outcome, error) {
 	g.mu.Lock()
 	g.calls[p.Tool+" "+string(p.Input)]++
+	g.read = append(g.read, strings.Join(append([]string{p.Tool}, who.Read().Origins()...), " "))
 	g.mu.Unlock()
 	g.in <- p.Tool
 	if p.Tool == "unknown" {
@@ -88,7 +104,7 @@ func (g *gate) CallAs(ctx context.Context, who kernel.Caller, p kernel.Proposal,
 		tell(kernel.Event{Step: kernel.StepDecided, Decision: &o.Decision})
 	}
 	o.Intent = new(uint64)
-	tell(kernel.Event{Step: kernel.StepIntent})
+	tell(kernel.Event{Step: kernel.StepIntent, Sources: sources(p.Input)})
 	switch p.Tool {
 	case "exit":
 		return ended(receipt.Executed, 3, nil)

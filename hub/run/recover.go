@@ -16,6 +16,7 @@ import (
 	"palyra/hub/store"
 	"palyra/internal/fault"
 	"palyra/isolate/evidence"
+	"palyra/kernel"
 )
 
 // recover gives every run of an earlier process a defined state. The rules:
@@ -237,7 +238,16 @@ func (e *Engine) settle(ctx context.Context, s *store.Step, b *became) error {
 	if s.Output, err = json.Marshal(record{StepResult: r.StepResult}); err != nil {
 		return fault.New(fault.Internal, "internal", "settle step", err)
 	}
-	return e.store.Update(ctx, func(tx *store.Tx) error { return tx.UpdateStep(s, was) })
+	return e.store.Update(ctx, func(tx *store.Tx) error {
+		if err := tx.UpdateStep(s, was); err != nil {
+			return err
+		}
+		run, err := tx.RunHead(s.Run)
+		if err != nil {
+			return err
+		}
+		return joinFound(tx, run, s, b.call[r.CallID].sources)
+	})
 }
 
 func (e *Engine) runningStep(ctx context.Context, run string) (*store.Step, error) {
@@ -265,6 +275,10 @@ func foundIn(p *receipt.Predicate, index uint64) result {
 	if p.Approval != nil {
 		r.Approval = p.Approval.ID
 	}
+	if r.intended {
+		from := kernel.SourcesOf(p)
+		r.sources = &from
+	}
 	var ev evidence.Evidence
 	if json.Unmarshal(p.Evidence, &ev) == nil && ev.Exit.Code > 0 {
 		r.Exit = ev.Exit.Code
@@ -276,7 +290,7 @@ func foundIn(p *receipt.Predicate, index uint64) result {
 // journal does not know.
 func (e *Engine) interrupted(ctx context.Context, id string, p *plan, found result) error {
 	return e.alone(ctx, id, func(tx *store.Tx, r *store.Run) error {
-		if err := settleRunning(tx, id, found); err != nil {
+		if err := settleRunning(tx, r, found); err != nil {
 			return err
 		}
 		return e.close(tx, r, p, Stop{State: store.RunFailed, Reason: ReasonInterrupted})
@@ -289,7 +303,7 @@ func (e *Engine) resumed(ctx context.Context, r *store.Run, p *plan, found resul
 	j := e.newJob(r.ID, r.Session, r.Principal, p, r.Budget)
 	_ = e.remember(j) // it has been promised, also without room
 	err := e.alone(ctx, r.ID, func(tx *store.Tx, r *store.Run) error {
-		if err := settleRunning(tx, r.ID, found); err != nil {
+		if err := settleRunning(tx, r, found); err != nil {
 			return err
 		}
 		if r.State == store.RunWaitingApproval {
@@ -323,8 +337,8 @@ func (e *Engine) resumed(ctx context.Context, r *store.Run, p *plan, found resul
 }
 
 // settleRunning gives the step of a run that was running its end.
-func settleRunning(tx *store.Tx, id string, found result) error {
-	s, err := running(tx, id)
+func settleRunning(tx *store.Tx, r *store.Run, found result) error {
+	s, err := running(tx, r.ID)
 	if err != nil || s == nil {
 		return err
 	}
@@ -336,7 +350,7 @@ func settleRunning(tx *store.Tx, id string, found result) error {
 		found = result{}
 		found.fail(fault.New(fault.Canceled, ReasonInterrupted, "call", errors.New("the daemon stopped before it was decided; nothing ran")))
 	}
-	return closeStep(tx, *s, found)
+	return closeStep(tx, r, *s, found)
 }
 
 // knows reports whether a step has this call already.

@@ -36,6 +36,9 @@ type job struct {
 
 	back chan struct{} // closed when a run that gave its place away has one again; nil: it wants none; guarded by Engine.mu
 
+	label *label // of its session, once a call of it was about to be made; what it points to is guarded by Engine.mu
+	read  bool   // the label has what the store had; owned by the run's goroutine
+
 	live *live // what its step writes, and after it the last one's; nil: none; guarded by Engine.mu
 
 	ended chan struct{} // closed by end
@@ -370,6 +373,7 @@ func (e *Engine) forget(j *job) {
 	j.hold.Release() // before Wait finds no run and returns
 	e.mu.Lock()
 	delete(e.jobs, j.id)
+	e.unlabelLocked(j)
 	if e.closed {
 		e.endServersLocked()
 	}

@@ -8,6 +8,7 @@ import (
 
 	"palyra/authz/approval"
 	"palyra/authz/policy"
+	"palyra/call"
 	"palyra/crypt/receipt"
 	"palyra/hub"
 	"palyra/hub/store"
@@ -35,6 +36,9 @@ type result struct {
 	seen     uint64  // the journal was at least as long after it
 	intended bool    // an intent is on record: an approval that was given is used
 	from     uint64  // an index that the journal had not passed when it began
+
+	reads   call.Inputs     // what it can have read
+	sources *kernel.Sources // so, of one that recovery found in the journal; nil: it had no intent
 }
 
 // beginStep puts a step down as running. Its call begins when that is durable.
@@ -74,12 +78,13 @@ func (e *Engine) endStep(j *job, res result) op {
 	calls, bytes := j.use.Calls, j.budget.Bytes-j.left.n.Load()
 	return func(tx *store.Tx, r *store.Run) error {
 		r.Use.Calls, r.Use.Bytes = calls, bytes
-		return closeStep(tx, row, res)
+		return closeStep(tx, r, row, res)
 	}
 }
 
-// closeStep writes the end of a running step.
-func closeStep(tx *store.Tx, row store.Step, res result) error {
+// closeStep writes the end of a running step, and joins what its call can have read to the label of
+// its session.
+func closeStep(tx *store.Tx, r *store.Run, row store.Step, res result) error {
 	if err := moveStep(&row, store.StepState(res.State)); err != nil {
 		return err
 	}
@@ -102,6 +107,12 @@ func closeStep(tx *store.Tx, row store.Step, res result) error {
 	}
 	row.Capsule, row.Outcome, row.Exit, row.Reason = res.Capsule, res.Outcome, res.Exit, res.Reason
 	if err := tx.UpdateStep(&row, store.StepRunning); err != nil {
+		return err
+	}
+	if err := tx.JoinInputs(r.Session, r.Principal, res.reads...); err != nil {
+		return err
+	}
+	if err := joinFound(tx, r, &row, res.sources); err != nil {
 		return err
 	}
 	if res.Approval != "" && res.intended {
@@ -133,6 +144,12 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 		var release func()
 		if release, err = e.cfg.Layers.Hold(ctx, j.session); err == nil {
 			defer release()
+		}
+	}
+	var carried call.Inputs
+	if err == nil {
+		if err = e.labelled(ctx, j); err == nil {
+			carried, err = e.carried(ctx, j, row)
 		}
 	}
 	part := new(Attached)
@@ -171,6 +188,10 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 			}
 		case kernel.StepIntent:
 			j.begins() // before the gate looks at ctx for the last time
+			if ev.Sources != nil {
+				res.reads = entriesOf(row, originsOf(row.Tool, *ev.Sources)...).Join(carried...)
+				e.enters(j, res.reads)
+			}
 			settle = j.starting()
 			timer = time.AfterFunc(flushAfter, func() { live.tardy(); e.flush(j) })
 		case kernel.StepExecuted:
@@ -187,6 +208,7 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 		kernel.Caller{
 			Principal: who, Device: j.plan.Device, Channel: j.plan.Surface, Reserve: j.plan.Reserve,
 			Still: func() (policy.Entity, error) { return e.cfg.WhoIs(j.caller()) },
+			Read:  func() call.Inputs { return e.inputs(j) },
 			Layer: e.layer(j), Exchange: part.Exchange, Approver: ask,
 		},
 		kernel.Proposal{Tool: row.Tool, Input: row.Input, SessionID: j.session, RunID: j.id},
@@ -202,6 +224,10 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 	res.Stdout, res.Stderr = live.close()
 	if o != nil {
 		res.took(o)
+	}
+	if d := res.Denial; d != nil && d.Comment != "" { // the caller is told it
+		res.reads = entriesOf(row, call.OriginPerson)
+		e.enters(j, res.reads)
 	}
 	switch {
 	case err == nil:

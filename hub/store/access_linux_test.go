@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -227,7 +228,7 @@ func TestPasskeySchema(t *testing.T) {
 		t.Error(err)
 	}
 	check(t, s)
-	if _, err := os.Stat(filepath.Join(dir, "before-schema-7-from-6.db")); err != nil {
+	if _, err := os.Stat(filepath.Join(dir, fmt.Sprintf("before-schema-%d-from-6.db", len(migrations())))); err != nil {
 		t.Error(err)
 	}
 }

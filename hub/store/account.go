@@ -31,6 +31,7 @@ var rowCost = map[string]int64{
 	"servers":        60,
 	"devices":        120,
 	"passkeys":       120,
+	"session_inputs": 20,
 
 	"device_certificates": 120,
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"palyra/authz/access"
+	"palyra/call"
 	"palyra/internal/canon"
 	"palyra/internal/ident"
 	"palyra/internal/sample"
@@ -43,6 +44,17 @@ func TestAccount(t *testing.T) {
 		one  func(tx *Tx, s *Store, r *Run, i int) error // of a run that there is
 	}{
 		{"session", func(tx *Tx, _ *Store, _ *Run, _ int) error { return tx.CreateSession(&Session{Principal: who}) }},
+		{"label", func(tx *Tx, _ *Store, r *Run, i int) error {
+			origins := call.Origins()
+			if i%len(origins) == 0 {
+				n := &Session{Principal: who}
+				if err := tx.CreateSession(n); err != nil {
+					return err
+				}
+				r.Session = n.ID
+			}
+			return tx.JoinInputs(r.Session, who, call.Input{Origin: origins[i%len(origins)], Tool: "http.fetch", Run: r.ID, Step: i, Time: tx.now})
+		}},
 		{"run", func(tx *Tx, _ *Store, r *Run, _ int) error {
 			n := &Run{Session: r.Session, Principal: who, Plan: text(200), IdempotencyKey: ident.New("k")}
 			if err := tx.CreateRun(n); err != nil {

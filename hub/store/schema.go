@@ -3,12 +3,12 @@ package store
 // migrations lead from one schema to the next, in order: the first makes schema
 // 1. What has been in a release is never changed, only followed by another.
 func migrations() []string {
-	return []string{schema1, schema2, schema3, schema4, schema5, schema6, schema7}
+	return []string{schema1, schema2, schema3, schema4, schema5, schema6, schema7, schema8}
 }
 
 // schemaDigest is the SHA-256 of the newest schema as SQLite keeps it; see
 // Store.checkSchema. It changes with every migration and never otherwise.
-const schemaDigest = "69d32dbb1d6ca5cf8d11d328b948b4f9a1290509a20c927e999ed09483e052eb"
+const schemaDigest = "a146fa927fe5a0135c387a73098118bdbff53a8c2564c4a1df86018c9bc5c62a"
 
 // schema1 is described in docs/formats/store.md. "n" orders rows by creation and
 // survives a VACUUM, which renumbers bare rowids.
@@ -287,4 +287,30 @@ CREATE TRIGGER passkeys_count_up BEFORE UPDATE OF count ON passkeys WHEN new.cou
 CREATE TRIGGER passkeys_halted_for_good BEFORE UPDATE OF halted ON passkeys
 	WHEN old.halted <> 0 AND new.halted <> old.halted
 	BEGIN SELECT raise(ABORT, 'a halted passkey stays halted'); END;
+`
+
+// schema8 has the labels of sessions: the origins of what each has read, with the first call that
+// brought them. A label only grows. An older store didn't keep them, so an open session whose calls
+// may have run is taken to have read from outside.
+const schema8 = `
+CREATE TABLE session_inputs (
+	session TEXT    NOT NULL REFERENCES sessions (id) ON DELETE CASCADE,
+	origin  TEXT    NOT NULL CHECK (origin IN ('memory', 'model', 'operator', 'person', 'project', 'tool', 'web')),
+	tool    TEXT    NOT NULL,
+	run     TEXT    NOT NULL,
+	step    INTEGER NOT NULL CHECK (step >= 0),
+	time    INTEGER NOT NULL,
+	PRIMARY KEY (session, origin)
+) STRICT, WITHOUT ROWID;
+CREATE TRIGGER session_inputs_fixed BEFORE UPDATE ON session_inputs
+	BEGIN SELECT raise(ABORT, 'the label of a session only grows'); END;
+CREATE TRIGGER session_inputs_stay BEFORE DELETE ON session_inputs
+	WHEN EXISTS (SELECT 1 FROM sessions s WHERE s.id = old.session)
+	BEGIN SELECT raise(ABORT, 'the label of a session only grows'); END;
+INSERT INTO session_inputs (session, origin, tool, run, step, time)
+	SELECT session, 'web', tool, run, idx, ended FROM (
+		SELECT r.session, s.tool, s.run, s.idx, s.ended, min(s.n)
+		FROM steps s JOIN runs r ON r.id = s.run JOIN sessions e ON e.id = r.session
+		WHERE e.state = 'open' AND s.outcome IN ('executed', 'failed', 'timed_out', 'killed', 'outcome_unknown')
+		GROUP BY r.session);
 `
