@@ -130,7 +130,8 @@ func eachCase(ctx context.Context, f file, spent *tested, do func(*testCase) err
 func (r *Request) clone() Request {
 	c := *r
 	for _, s := range []*[]string{&c.Principal.Roles, &c.Principal.Scopes, &c.Resource.Roles, &c.Resource.Scopes, &c.Context.Args, &c.Context.LineArgs,
-		&c.Context.EgressHosts, &c.Context.EgressInspect, &c.Context.EgressSecrets, &c.Context.Capabilities, &c.Context.Secrets, &c.Context.Features} {
+		&c.Context.EgressHosts, &c.Context.EgressInspect, &c.Context.EgressSecrets, &c.Context.Capabilities, &c.Context.Mounts, &c.Context.Caches,
+		&c.Context.Secrets, &c.Context.MCP.Arguments, &c.Context.Env, &c.Context.EnvNames, &c.Context.EnvCode, &c.Context.Unpinned, &c.Context.Inputs, &c.Context.Features} {
 		*s = slices.Clone(*s)
 	}
 	return c
