@@ -17,8 +17,10 @@ import (
 )
 
 // Bringing a layer to its workspace is a call of changes.apply as any other, in a session of its
-// own: the layer's may have ended, be another's, or be at work. No caller can name these tools, and
-// without what comes beside such a call they do nothing (tool.BesideChanges).
+// own: the layer's may have ended, be another's, or be at work. It begins with the label of that
+// session, whose calls wrote the changes; those of a list that a person has looked at were written
+// before it begins. No caller can name these tools, and without what comes beside such a call they
+// do nothing (tool.BesideChanges).
 
 func (h *Hub) applyLayer(ctx context.Context, c hub.Caller, in hub.LayerList) (hub.Run, error) {
 	return h.changesCall(ctx, c, toolproto.ChangesApply, in.Layer, in.Digest)
@@ -71,7 +73,7 @@ func (h *Hub) startChanges(ctx context.Context, c hub.Caller, k layerFacts, what
 	}
 	beside := h.besideChanges(c, k, what, name)
 	id, err := h.runs.Start(ctx, run.Request{User: c.User, Surface: c.Surface, Device: c.Device, Token: c.Token, Reserve: h.privileged(c),
-		Steps: []hub.Step{{Tool: what, Input: line}}, Attended: true,
+		Steps: []hub.Step{{Tool: what, Input: line}}, Attended: true, Wrote: k.session,
 		Beside: func(ctx context.Context) context.Context { return tool.WithChanges(ctx, beside) }})
 	if err != nil {
 		return none, h.named(c, err)

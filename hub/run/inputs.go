@@ -101,6 +101,16 @@ func (e *Engine) inputs(j *job) call.Inputs {
 	return j.label.in
 }
 
+// labelOf returns what is in memory of a session's label.
+func (e *Engine) labelOf(session string) call.Inputs {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if l := e.labels[session]; l != nil {
+		return l.in
+	}
+	return nil
+}
+
 // carriers returns the sessions of the user whose output a step brings from where palyrad keeps it.
 // An input that its tool refuses brings none.
 func carriers(tx *store.Tx, row *store.Step, user string) ([]string, error) {

@@ -46,6 +46,9 @@ type Request struct {
 	// Unasked says that no person is asked about its calls: one that needs a yes is denied. It isn't
 	// kept, so such a run is Attended.
 	Unasked bool
+	// Wrote is the session that wrote what the calls are about to use. Its label is in that of the
+	// run's session from the beginning. "": none.
+	Wrote string
 	// Beside puts what comes beside the calls into their ctx. It isn't kept: a run that goes on
 	// after a restart goes on without. nil: nothing does.
 	Beside func(ctx context.Context) context.Context

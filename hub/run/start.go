@@ -168,6 +168,7 @@ func (e *Engine) Start(ctx context.Context, q Request) (string, error) {
 	if p.Ephemeral {
 		sess = ident.New(ident.Session)
 	}
+	wrote := e.labelOf(q.Wrote) // before the store is read: what isn't in memory any more is there
 	most := e.cfg.Budget
 	if p.Background {
 		most.Wall = e.cfg.Background.Wall
@@ -192,7 +193,14 @@ func (e *Engine) Start(ctx context.Context, q Request) (string, error) {
 			}
 			old = nil
 		}
-		return e.create(tx, j, place, q.Key)
+		if err := e.create(tx, j, place, q.Key); err != nil || q.Wrote == "" {
+			return err
+		}
+		in, err := tx.Inputs(q.Wrote)
+		if err != nil {
+			return err
+		}
+		return tx.JoinInputs(j.session, j.user, in.Join(wrote...)...)
 	})
 	j.ok = err == nil
 	if err == nil {
