@@ -81,6 +81,9 @@ type Session struct {
 	Version   int64      `json:"version"`
 	Created   time.Time  `json:"created"`
 	Ended     *time.Time `json:"ended,omitempty"`
+	// Inputs is the session's label: where what it has read came from, each origin with the call
+	// that brought it first. Only of one that was asked for by its id.
+	Inputs call.Inputs `json:"inputs,omitempty"`
 }
 
 // SessionQuery chooses sessions; zero fields choose all that the caller may see.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"palyra/call"
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
 	"palyra/hub"
@@ -86,6 +87,13 @@ func sessionLine(s *hub.Session) string {
 	l.row("  created", stamp(s.Created))
 	if s.Title != "" {
 		l.row("  title", s.Title)
+	}
+	for _, e := range s.Inputs {
+		said := fmt.Sprintf("%s (%s, step %d of %s, %s)", e.Origin, e.Tool, e.Step, e.Run, stamp(e.Time))
+		if call.Untrusted([]string{e.Origin}) {
+			said += ", from outside"
+		}
+		l.row("  has read", said)
 	}
 	return l.String()
 }

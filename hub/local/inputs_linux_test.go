@@ -100,6 +100,9 @@ func TestReachAfterOutside(t *testing.T) {
 	}
 	h.stop()
 	h.reopen(h.set)
+	if s, err := hub.GetSession.Do(t.Context(), h, h.owner, ses); err != nil || !s.Inputs.Has(call.OriginProject, call.OriginWeb) || len(s.Inputs) != 2 {
+		t.Errorf("the session shows %+v, %v", s.Inputs, err)
+	}
 	again := begin(ses)
 	h.until(h.owner, again.ID, hub.EventRunWaitingApproval)
 	q := h.answer(false)

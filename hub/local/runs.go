@@ -143,7 +143,11 @@ func (h *Hub) getSession(ctx context.Context, c hub.Caller, id string) (hub.Sess
 	if err != nil {
 		return hub.Session{}, err
 	}
-	return sessionOf(s)
+	v, err := sessionOf(s)
+	if err == nil {
+		v.Inputs, err = h.runs.Label(ctx, id)
+	}
+	return v, err
 }
 
 // session returns a session that the caller sees.

@@ -101,6 +101,13 @@ func (e *Engine) inputs(j *job) call.Inputs {
 	return j.label.in
 }
 
+// Label returns the label of a session, with what calls under way may have read.
+func (e *Engine) Label(ctx context.Context, session string) (call.Inputs, error) {
+	now := e.labelOf(session) // before the store is read: what isn't in memory any more is there
+	in, err := store.View(ctx, e.store, func(tx *store.Tx) (call.Inputs, error) { return tx.Inputs(session) })
+	return in.Join(now...), err
+}
+
 // labelOf returns what is in memory of a session's label.
 func (e *Engine) labelOf(session string) call.Inputs {
 	e.mu.Lock()

@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -99,7 +100,7 @@ func TestEveryMethod(t *testing.T) {
 			if s.Title != "a <b>" || s.Version != 1 {
 				t.Errorf("session %+v", s)
 			}
-			if got := must[hub.Session](t)(hub.GetSession.Do(ctx, c, nobody, s.ID)); got != s {
+			if got := must[hub.Session](t)(hub.GetSession.Do(ctx, c, nobody, s.ID)); !reflect.DeepEqual(got, s) {
 				t.Errorf("session %+v, want %+v", got, s)
 			}
 			p := must[hub.Page[hub.Session]](t)(hub.ListSessions.Do(ctx, c, nobody, hub.SessionQuery{PageQuery: hub.PageQuery{Limit: 1}, State: hub.SessionOpen}))
