@@ -55,7 +55,7 @@ type Config struct {
 	Tools      Tools                `key:"tools"`
 	Vault      Vault                `key:"vault"`
 	Workspaces map[string]Workspace `key:"workspaces" doc:"The only host directories that tools reach, by name (1 to 32 of a-z, 0-9, -)."`
-	Models     map[string]Model     `key:"models" doc:"The language models that agents ask, by name (as workspaces). A turn of one is a call of model.turn, which reaches the url's host alone."`
+	Models     map[string]Model     `key:"models" doc:"The language models that agents ask, by name (as workspaces). A turn of one is a call of model.turn, which reaches the url's host alone (docs/AGENT.md)."`
 	Agent      Agent                `key:"agent"`
 	Limits     Limits               `key:"limits" doc:"Bounds on clients; a principal's hold for all its credentials together. More is refused at once."`
 	Budget     Budget               `key:"budget" doc:"A run's default and most; a single call is a run of one step."`

@@ -130,6 +130,7 @@ func TestRefused(t *testing.T) {
 		{"a model's name", "[models.A]\nprovider = \"scripted\"\n", nil, 1, "is no name for a model", ""},
 		{"unknown in a model", "[models.a]\nprovider = \"scripted\"\napi_key = \"x\"\n", nil, 3, "models.a.api_key: there is no such key", "secrets do not belong"},
 		{"a model's key itself", "[models.a]\nkey = \"sk-proj-" + strings.Repeat("A", 24) + "\"\n", nil, 0, "private key or a token", ""},
+		{"a model's long name", "[models.a]\nprovider = \"scripted\"\nmodel = \"" + strings.Repeat("x", 257) + "\"\n", nil, 3, "longer than 256 bytes", ""},
 		{"no url", "[models.a]\nprovider = \"openai\"\n", nil, 1, "models.a.url: has no value", ""},
 		{"a url of another scheme", "[models.a]\nprovider = \"openai\"\nurl = \"ftp://a.example\"\n", nil, 3, "unsupported scheme", ""},
 		{"a url with a query", "[models.a]\nprovider = \"openai\"\nurl = \"https://a.example/?x=1\"\n", nil, 3, "has a query", ""},

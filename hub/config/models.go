@@ -18,6 +18,9 @@ import (
 // ModelKey is the variable that holds the placeholder of a model's key.
 const ModelKey = "MODEL_KEY"
 
+// maxModel bounds a provider's name of a model, in bytes, as palyra-fetch has it.
+const maxModel = 256
+
 // checkModels checks [models.NAME], and that [agent] names one.
 func (c *Config) checkModels() (ps []Problem) {
 	add := func(key, fix, format string, args ...any) {
@@ -25,6 +28,9 @@ func (c *Config) checkModels() (ps []Problem) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Models)) {
 		m, table := c.Models[name], "models."+name+"."
+		if len(m.Model) > maxModel {
+			add(table+"model", "", "is longer than %d bytes", maxModel)
+		}
 		switch {
 		case m.Provider == "":
 			add(table+"provider", "palyra config explain models.NAME.provider", "has no value")
