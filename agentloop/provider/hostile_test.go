@@ -109,8 +109,8 @@ func TestMalformed(t *testing.T) {
 		r    io.Reader
 		want string
 	}{
-		"an endless line":    {&endless{text: "x"}, "an event has more than 8388608 bytes"},
-		"an endless comment": {&endless{text: ": x\n"}, "an event has more than"},
+		"an endless line":    {&endless{text: long(1 << 12)}, "an event has more than 8388608 bytes"},
+		"an endless comment": {&endless{text: strings.Repeat(": x\n", 1<<10)}, "an event has more than"},
 		"an endless stream":  {&endless{text: ": " + long(1<<16) + "\n\n"}, "the stream has more than 67108864 bytes"},
 		"nothing":            {strings.NewReader(""), "ended before"},
 		"a page":             {strings.NewReader("<html><body>Hello.</body></html>\n\n"), "ended before"},

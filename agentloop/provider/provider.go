@@ -232,18 +232,17 @@ func (f *few[T]) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// kindOf returns the type that an event says it has, or else the stream's word for it.
+// kindOf returns the stream's word for an event, or else the type that the event says it has. So
+// most of what isn't known here isn't parsed, such as the prompt, which Responses repeats twice.
 func kindOf(ev sse.Event) (string, error) {
 	var of struct {
 		Type string `json:"type"`
 	}
-	if err := read(ev.Data, &of); err != nil {
-		return "", err
-	}
-	if of.Type == "" {
+	if ev.Kind != "message" {
 		return ev.Kind, nil
 	}
-	return of.Type, nil
+	err := read(ev.Data, &of)
+	return of.Type, err
 }
 
 // sink emits what is within the bounds of an answer.

@@ -118,20 +118,32 @@ func (r *Reader) line(most int) ([]byte, error) {
 	}
 	var line []byte
 	for {
-		c, err := r.b.ReadByte()
-		if err != nil {
+		if _, err := r.b.Peek(1); err != nil {
 			return nil, err
 		}
-		cr := r.cr
-		r.cr = c == '\r'
-		switch {
-		case c == '\n' && cr && len(line) == 0: // the rest of CR LF
-		case c == '\n' || c == '\r':
-			return line, nil
-		case len(line) >= most:
-			return nil, ErrLarge{r.most}
-		default:
-			line = append(line, c)
+		here, _ := r.b.Peek(r.b.Buffered())
+		if r.cr && here[0] == '\n' { // the rest of CR LF
+			r.cr = false
+			r.b.Discard(1)
+			continue
 		}
+		r.cr = false
+		part, end := here, bytes.IndexByte(here, '\n')
+		if end >= 0 {
+			part = here[:end]
+		}
+		if cr := bytes.IndexByte(part, '\r'); cr >= 0 {
+			part, end = here[:cr], cr
+		}
+		if len(part) > 0 && len(line)+len(part) > most {
+			return nil, ErrLarge{r.most}
+		}
+		line = append(line, part...)
+		if end >= 0 {
+			r.cr = here[end] == '\r'
+			r.b.Discard(end + 1)
+			return line, nil
+		}
+		r.b.Discard(len(part))
 	}
 }
