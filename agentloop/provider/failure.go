@@ -125,7 +125,11 @@ func inStream(data []byte) *turn.Error { return problemOf(data).inStream() }
 
 func (p problem) failure(status int) *turn.Error {
 	e := &turn.Error{Class: p.class(status), Status: status}
-	for _, text := range []string{p.message, p.code, p.kind, fmt.Sprintf("the provider answered %d", status)} {
+	silent := "the provider names no reason"
+	if status > 0 {
+		silent = fmt.Sprintf("the provider answered %d", status)
+	}
+	for _, text := range []string{p.message, p.code, p.kind, silent} {
 		if e.Message = clean(text); e.Message != "" {
 			break
 		}

@@ -126,6 +126,11 @@ func TestMalformed(t *testing.T) {
 	if _, err := decode(turn.Chat, strings.NewReader(chat(`{"tool_calls":[`+strings.Join(calls[:64], ",")+`]}`)+chat(`{"tool_calls":[`+calls[64]+`]}`))); err == nil || !strings.Contains(err.Error(), "more than 64 calls") {
 		t.Error(err)
 	}
+	for text, want := range map[string]string{`{"error":{}}`: "transient_upstream: the provider names no reason", `{"error":"x"}`: "transient_upstream: x", `{"error":{"code":429}}`: "rate_limited: 429"} {
+		if _, err := decode(turn.Chat, strings.NewReader(data(text))); err == nil || err.Error() != want {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
 	// Whoever takes the events can end it.
 	gone := errors.New("gone")
 	if err := Decode(turn.Chat, strings.NewReader(chat(`{"content":"a"}`)), func(turn.Event) error { return gone }); err != gone {
@@ -288,7 +293,7 @@ func TestPlay(t *testing.T) {
 		r.Messages = append(r.Messages, turn.Message{Role: turn.Assistant, Parts: []turn.Part{{Text: "a"}}},
 			turn.Message{Role: turn.User, Parts: []turn.Part{{Result: &turn.Result{ID: "x", Text: fmt.Sprintf("r\"%d", n+1)}}}})
 	}
-	for _, bad := range []string{``, `{}x`, `{"turns":[{"calls":[{"name":"a"}]}]}`, `{"turns":[{"calls":[{"name":"","input":{}}]}]}`, `{"turns":[{"end":"calls"}]}`} {
+	for _, bad := range []string{``, `{}x`, `{"turns":[{"calls":[{"name":"a"}]}]}`, `{"turns":[{"calls":[{"name":"","input":{}}]}]}`, `{"turns":[{"end":"calls"}]}`, `{"turns":[{"error":{"class":"","message":"a"}}]}`} {
 		if err := Play(&turn.Request{Script: json.RawMessage(bad)}, func(turn.Event) error { return nil }); err == nil {
 			t.Errorf("%s is a script", bad)
 		}

@@ -43,6 +43,9 @@ func Play(r *turn.Request, emit func(turn.Event) error) error {
 		of = script.Turns[n]
 	}
 	if of.Error != nil {
+		if of.Error.Class == "" {
+			return wrong(fmt.Errorf("turn %d: its error has no class", n))
+		}
 		return of.Error
 	}
 	if of.End == "" {
