@@ -113,8 +113,7 @@ func TestCertifyIsAlike(t *testing.T) {
 		"WantedBy": nil, "Type": {"oneshot"}, "RemainAfterExit": {"yes"}, "Restart": nil, "RestartSec": nil, "StartLimitIntervalSec": nil, "TimeoutStartSec": {"300"},
 		"ExecStart": {"/usr/bin/palyra sandbox certify --state /var/lib/palyra"},
 		// Its surroundings.
-		"StateDirectory": {"palyra"}, "StateDirectoryMode": {"0700"}, "InaccessiblePaths": {"-/etc/palyra -/run/palyra"},
-		"NoNewPrivileges": nil,
+		"StateDirectory": {"palyra"}, "StateDirectoryMode": {"0700"}, "TemporaryFileSystem": nil, "BindPaths": nil, "NoNewPrivileges": nil,
 	}
 	keys := slices.Collect(maps.Keys(cell))
 	for k := range certify {
@@ -135,7 +134,7 @@ func TestCertifyIsAlike(t *testing.T) {
 	if len(differ) > 0 {
 		t.Errorf("neither unit has %v", differ)
 	}
-	for _, k := range []string{"StateDirectory", "InaccessiblePaths", "NoNewPrivileges"} {
+	for _, k := range []string{"StateDirectory", "TemporaryFileSystem", "BindPaths", "NoNewPrivileges"} {
 		if !strings.Contains(string(readme), "`"+k+"`") {
 			t.Errorf("README.md does not say why palyra-certify.service differs in %s", k)
 		}
@@ -193,6 +192,27 @@ func TestDaemonCanWork(t *testing.T) {
 	// The files in /proc of a process that can't be dumped are root's.
 	if regexp.MustCompile(`(?m)^ *owner @\{PROC\}`).Match(profile) {
 		t.Error("the profile of palyrad gives it only what its user owns in /proc: it cannot confine itself")
+	}
+}
+
+// TestCellSees: palyra-cell sees of the state directory what programs of calls write, and no more.
+// tmpfiles.d makes it before, as palyrad would.
+func TestCellSees(t *testing.T) {
+	s := settings(t, "palyra-cell.service")
+	made, err := os.ReadFile("tmpfiles.d/palyra.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v := s["TemporaryFileSystem"]; !slices.Equal(v, []string{"/var/lib/palyra:ro"}) {
+		t.Errorf("TemporaryFileSystem is %q", v)
+	}
+	if v := s["BindPaths"]; !slices.Equal(v, []string{"-/var/lib/palyra/layers -/var/lib/palyra/caches"}) {
+		t.Errorf("BindPaths is %q", v)
+	}
+	for _, dir := range []string{"", "/layers", "/caches"} {
+		if !regexp.MustCompile(`(?m)^d +/var/lib/palyra` + dir + ` +0700 palyra palyra `).Match(made) {
+			t.Errorf("tmpfiles.d makes no /var/lib/palyra%s", dir)
+		}
 	}
 }
 

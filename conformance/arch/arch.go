@@ -204,6 +204,7 @@ var skipReasons = []string{
 	"needs the built binaries",
 	"the file system keeps no times of access",
 	"needs systemd for a user",
+	"needs systemd as a first process", // over a copy of the root: overlayfs over it
 	"needs dbus-daemon",
 	"needs gnome-keyring",
 	"needs bwrap",
