@@ -202,7 +202,7 @@ func (c *call) execute(ctx context.Context, l *lane, g grant.Grant, spec *isolat
 	streams := c.streams
 	ctx, end := context.WithCancel(ctx)
 	defer end()
-	if err := c.setTripwire(end); err != nil {
+	if err := c.setTripwire(ctx, end); err != nil {
 		return receipt.Refused, err
 	}
 	streams.remove(c.k.values(&c.who.Principal), c.trip)

@@ -16,6 +16,7 @@ import (
 	"palyra/internal/fault"
 	"palyra/isolate/knob"
 	"palyra/kernel/internal/digests"
+	"palyra/kernel/internal/ring"
 )
 
 // state is an open state directory. Several processes may have it open:
@@ -27,6 +28,7 @@ import (
 //	journal/   the log of intents and results
 //	rotating   locked by a process that replaces a key
 //	digests    digests of large files of the system; computed again when lost
+//	placeholders  digests of placeholders, by which later calls that have one are known; see uses.go
 type state struct {
 	dir     string
 	boot    string // this host's boot id, "" for none
@@ -39,7 +41,9 @@ type state struct {
 	firstPlain bool // see Kernel.FirstPlain
 
 	digests *digests.Cache
-	observe func(Event) // Config.Observe
+
+	placeholders *ring.Ring
+	observe      func(Event) // Config.Observe
 }
 
 // makePatience bounds the wait for a process that makes the state directory.
@@ -61,6 +65,7 @@ func openState(ctx context.Context, dir string, o journal.Options, keys keyring.
 	keys.Origin = knob.LogOrigin
 	s := &state{dir: dir, boot: bootID(), keys: keys}
 	s.digests = digests.New(filepath.Join(dir, "digests"), s.boot)
+	s.placeholders = ring.New(filepath.Join(dir, "placeholders"))
 	defer func() {
 		if err != nil {
 			s.close()

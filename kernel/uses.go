@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -16,12 +17,14 @@ import (
 	"palyra/crypt/scrub"
 	"palyra/crypt/vault"
 	"palyra/internal/budget"
+	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/isolate/egress/client"
 	sealing "palyra/isolate/egress/sealed"
 	"palyra/isolate/evidence"
 	"palyra/kernel/capsule"
 	"palyra/kernel/internal/pin"
+	"palyra/kernel/internal/ring"
 )
 
 // A call can use secrets that its program never has: palyra-egress puts them into requests, in
@@ -173,7 +176,7 @@ const markPrefix = "placeholder of "
 
 // setTripwire has the call's placeholders looked for, until the call is over. The first that is
 // seen ends the run.
-func (c *call) setTripwire(end context.CancelFunc) error {
+func (c *call) setTripwire(ctx context.Context, end context.CancelFunc) error {
 	if len(c.s.placeholders) == 0 {
 		return nil
 	}
@@ -184,8 +187,7 @@ func (c *call) setTripwire(end context.CancelFunc) error {
 		}
 	}
 	c.trip = t
-	c.k.traps.add(c)
-	return nil
+	return c.remember(ctx)
 }
 
 // stream returns a stream that removes placeholders from a part of the output.
@@ -323,116 +325,121 @@ func (k *Kernel) revoke(ctx context.Context, t trap) error {
 	return k.withVault(ctx, op, func(v *vault.Vault) error { return v.Expire(ctx, ref, t.Version, t.Record) })
 }
 
-// trap is a placeholder that a call of this process was given.
+// trap is a placeholder that a call was given.
 type trap struct {
 	call, run string
 	placeholder
 }
 
-// traps are the newest of them. They are no secrets; a proposal that has one says that it was
-// passed on.
-type traps struct {
-	mu   sync.Mutex
-	by   map[string]trap     // by the placeholder's random part
-	told map[string][]string // the principals whose proposals of one the journal has; likewise
-	ring []string            // the keys, the oldest first
+// A proposal that has the placeholder of an earlier call says that it was passed on. So the newest
+// are remembered, by their digests, in a file of the state directory that all its processes share:
+// they are no secrets, and random enough that a digest says nothing of them.
+
+// remembered is what the file has of one.
+type remembered struct {
+	Call    string       `json:"call"`
+	Run     string       `json:"run,omitempty"`
+	Name    string       `json:"name"`
+	Ref     string       `json:"ref"`
+	Version uint64       `json:"version"`
+	Record  canon.Digest `json:"record"`
+	Revoke  bool         `json:"revoke,omitempty"`
 }
 
-const (
-	maxTraps = 4096
-	maxTold  = 16 // principals of one placeholder
-)
-
-// key is what a placeholder is found by.
-func (t *trap) key() string { return t.text[len(t.text)-egress.Drawn:] }
-
-// first reports whether a principal's proposal with a placeholder is the first. Further ones are
-// refused and tell nothing new: whoever has a placeholder can propose it for ever.
-func (t *traps) first(x trap, principal string) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if told := t.told[x.key()]; slices.Contains(told, principal) || len(told) == maxTold {
-		return false
-	}
-	if _, known := t.by[x.key()]; !known { // it's among the newest no more
-		return true
-	}
-	if t.told == nil {
-		t.told = make(map[string][]string)
-	}
-	t.told[x.key()] = append(t.told[x.key()], principal)
-	return true
-}
-
-// untold undoes first.
-func (t *traps) untold(x trap, principal string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if told, ok := t.told[x.key()]; ok {
-		t.told[x.key()] = slices.DeleteFunc(told, func(p string) bool { return p == principal })
-	}
-}
-
-func (t *traps) add(c *call) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.by == nil {
-		t.by = make(map[string]trap)
-	}
+// remember keeps the call's placeholders for the calls that follow.
+func (c *call) remember(ctx context.Context) error {
+	var kept []string
 	for _, p := range c.s.placeholders {
-		key := p.text[len(p.text)-egress.Drawn:]
-		if _, known := t.by[key]; !known {
-			t.ring = append(t.ring, key)
+		if slices.Contains(kept, p.text) {
+			continue
 		}
-		t.by[key] = trap{call: c.out.CallID, run: c.run, placeholder: p}
+		kept = append(kept, p.text)
+		b, err := canon.Marshal(remembered{c.out.CallID, c.run, p.Name, p.Ref, p.Version, p.Record, p.Revoke})
+		if err == nil {
+			err = c.k.state.placeholders.Add(ctx, drawnKey(p.text[len(p.text)-egress.Drawn:]), b)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	for len(t.ring) > maxTraps {
-		delete(t.by, t.ring[0])
-		delete(t.told, t.ring[0])
-		t.ring = slices.Delete(t.ring, 0, 1)
-	}
+	return nil
 }
 
-// find returns the trap of a placeholder that text has, in either case.
-func (t *traps) find(text string) (trap, bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if len(t.by) == 0 {
-		return trap{}, false
-	}
-	text = strings.ToLower(text)
-	run := 0
-	for i := range len(text) {
-		if c := text[i]; c >= 'a' && c <= 'z' || c >= '0' && c <= '9' {
-			run++
-		} else {
-			run = 0
-		}
-		if run >= egress.Drawn {
-			if x, ok := t.by[text[i+1-egress.Drawn:i+1]]; ok {
-				return x, true
+func drawnKey(drawn string) ring.Key { return sha256.Sum256([]byte(drawn)) }
+
+// findTrap returns the trap of the first placeholder that texts have, in either case, and what it's
+// told by; nil if they have none.
+func (s *state) findTrap(ctx context.Context, texts []string) (*trap, ring.Key, error) {
+	keys := func(yield func(ring.Key) bool) {
+		for _, text := range texts {
+			for drawn := range egress.DrawnIn(text) {
+				if !yield(drawnKey(drawn)) {
+					return
+				}
 			}
 		}
 	}
-	return trap{}, false
+	key, b, err := s.placeholders.Find(ctx, keys)
+	if err != nil || b == nil {
+		return nil, key, err
+	}
+	var r remembered
+	if err := canon.Decode(b, &r, canon.Limits{Bytes: ring.MaxRecord}); err != nil {
+		return nil, key, fault.New(fault.BadState, "state_io", "read a placeholder of an earlier call", err)
+	}
+	return &trap{r.Call, r.Run, placeholder{Use: egress.Use{Name: r.Name, Ref: r.Ref, Revoke: r.Revoke}, EgressSecret: vocabulary.EgressSecret{Version: r.Version, Record: r.Record}}}, key, nil
+}
+
+// tripped are the principals whose proposals of a placeholder the journal has from this process.
+// Further ones are refused and tell nothing new: whoever has a placeholder can propose it for ever.
+type tripped struct {
+	mu sync.Mutex
+	by map[ring.Key][]string // guarded by mu
+}
+
+const (
+	maxTold       = ring.Slots // placeholders
+	maxPrincipals = 16         // of one
+)
+
+// first reports whether a principal's proposal with a placeholder is the first.
+func (t *tripped) first(key ring.Key, principal string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if by := t.by[key]; slices.Contains(by, principal) || len(by) == maxPrincipals {
+		return false
+	}
+	if t.by == nil || len(t.by) == maxTold { // so many are few processes' lot
+		t.by = make(map[ring.Key][]string)
+	}
+	t.by[key] = append(t.by[key], principal)
+	return true
+}
+
+// undo undoes first.
+func (t *tripped) undo(key ring.Key, principal string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if by, ok := t.by[key]; ok {
+		t.by[key] = slices.DeleteFunc(by, func(p string) bool { return p == principal })
+	}
 }
 
 // checkTraps refuses a proposal with the placeholder of another call. The journal has the first of
 // a principal.
 func (k *Kernel) checkTraps(ctx context.Context, who *Caller, p *Proposal) error {
-	for _, text := range slices.Concat([]string{string(p.Input)}, p.Argv, p.Env) {
-		x, ok := k.traps.find(text)
-		if !ok {
-			continue
-		}
-		l := evidence.Leak{Name: x.Name, Where: leakCall}
-		var err error
-		if principal := who.Principal.ID; k.state != nil && k.traps.first(x, principal) {
-			if err = k.tell(ctx, x, principal, l); err != nil {
-				k.traps.untold(x, principal)
-			}
-		}
-		return leakFault("check call", l, err)
+	if k.state == nil {
+		return nil
 	}
-	return nil
+	t, key, err := k.state.findTrap(ctx, slices.Concat([]string{string(p.Input)}, p.Argv, p.Env))
+	if t == nil || err != nil {
+		return err
+	}
+	l := evidence.Leak{Name: t.Name, Where: leakCall}
+	if principal := who.Principal.ID; k.tripped.first(key, principal) {
+		if err = k.tell(ctx, *t, principal, l); err != nil {
+			k.tripped.undo(key, principal)
+		}
+	}
+	return leakFault("check call", l, err)
 }

@@ -143,7 +143,8 @@ func TestUsesRefused(t *testing.T) {
 
 // TestTraps: later proposals that have a placeholder are refused, and one act of each principal says
 // so, however often it comes and whoever only asks what would be decided. The version that the use
-// named has expired.
+// named has expired. Another process on the state directory knows the placeholder, too, and one that
+// is opened later.
 func TestTraps(t *testing.T) {
 	const ref = "vault://global/npm"
 	user := vaultWith(t, map[string]string{ref: "the value of it"})
@@ -175,7 +176,7 @@ func TestTraps(t *testing.T) {
 		t.Cleanup(s.close)
 		s.spec()
 		c := newCall(h.Kernel, &Caller{Principal: policy.LocalUser("uid:1")}, s, &Proposal{RunID: "run_1"}, nil)
-		if err := c.setTripwire(func() {}); err != nil {
+		if err := c.setTripwire(t.Context(), func() {}); err != nil {
 			t.Fatal(err)
 		}
 		return s.placeholders[0].text, c
@@ -212,8 +213,18 @@ func TestTraps(t *testing.T) {
 	if find(); info.Expired() {
 		t.Error("a leak without revoke expired the version")
 	}
+	beside := openHouse(t, Config{PolicyDir: dir, StateDir: h.dir}) // which was open when the next was drawn
 	revoked, _ := earlier(useNPM + " revoke")
-	if _, err := h.Call(t.Context(), Proposal{Tool: ToolRun, Argv: []string{"echo", revoked}}, IO{}); fault.ReasonOf(err) != "placeholder_leaked" {
+	later := openHouse(t, Config{PolicyDir: dir, Vault: user, StateDir: h.dir})
+	for _, other := range []*house{beside, later} {
+		if o, err := other.Call(t.Context(), again, IO{}); fault.ReasonOf(err) != "placeholder_leaked" || o != nil {
+			t.Errorf("another process: %v, %v", o, err)
+		}
+	}
+	if find(); info.Expired() {
+		t.Error("the version has expired already")
+	}
+	if _, err := later.Call(t.Context(), Proposal{Tool: ToolRun, Argv: []string{"echo", revoked}}, IO{}); fault.ReasonOf(err) != "placeholder_leaked" {
 		t.Errorf("got %v", err)
 	}
 	if find(); !info.Expired() {
@@ -239,11 +250,11 @@ func TestTraps(t *testing.T) {
 			continue
 		}
 		acts++
-		if a.Subject != ref || a.Detail["where"] != "call" || a.Detail["variable"] != "TOKEN" || a.Detail["run"] != "run_1" || acts == 3 && a.Detail["revoked"] != "true" {
+		if a.Subject != ref || a.Detail["where"] != "call" || a.Detail["variable"] != "TOKEN" || a.Detail["run"] != "run_1" || acts == 5 && a.Detail["revoked"] != "true" {
 			t.Errorf("the act says %+v", a)
 		}
 	}
-	if acts != 3 {
+	if acts != 5 {
 		t.Errorf("%d acts", acts)
 	}
 }
@@ -261,7 +272,7 @@ func TestTripwire(t *testing.T) {
 	for name, text := range map[string]string{"as it is": "a %s b\n", "half": "%.30s\n", "base64": "Basic eDpucG1f\n", "upper": "nothing\n"} {
 		c := newCall(h.Kernel, &Caller{Principal: policy.LocalUser("uid:1")}, s, new(Proposal), nil)
 		ended := make(chan struct{}, 100)
-		if err := c.setTripwire(func() { ended <- struct{}{} }); err != nil {
+		if err := c.setTripwire(t.Context(), func() { ended <- struct{}{} }); err != nil {
 			t.Fatal(err)
 		}
 		token := s.placeholders[0].text

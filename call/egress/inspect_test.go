@@ -378,6 +378,26 @@ func sameAsClean(t *testing.T, text string) {
 	}
 }
 
+// TestDrawnIn: a placeholder is found in any text around it, in either case, and a part of one isn't.
+func TestDrawnIn(t *testing.T) {
+	p := NewPlaceholder("npm_")
+	drawn := p[len("npm_"):]
+	for text, want := range map[string]bool{
+		p: true, "Bearer " + p + "\n": true, strings.ToUpper(p): true, "0" + drawn + "z": true, "u" + drawn + "i": true, "\x00" + drawn: true, strings.Repeat("é", 50) + drawn: true,
+		"": false, drawn[1:]: false, drawn[:20] + "-" + drawn[20:]: false, drawn[:20] + "l" + drawn[20:]: false, strings.Repeat("0", 200): false, drawn[:39]: false,
+	} {
+		if got := slices.Contains(slices.Collect(DrawnIn(text)), drawn); got != want {
+			t.Errorf("%q has it: %v, want %v", text, got, want)
+		}
+	}
+	for x := range DrawnIn(p) {
+		if x != drawn {
+			t.Errorf("%q", x)
+		}
+		break
+	}
+}
+
 func FuzzInspect(f *testing.F) {
 	for _, s := range []string{"GET,HEAD packages.example:443/simple/", "*.cdn.example:443", "a.example/..;/x", "a.example/%2e%2E/", "a.example/%25%32%65", "GET a.example:443/x pin:" + pinA + " pin:" + pinB, "a.example:443/live websocket pin:" + pinA, "a.example answer:9 body:1KiB",
 		"T=vault://global/npm header:authorization GET packages.example:443/x form:npm_ revoke", "T=vault://global/k query:key a.example:443"} {

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -353,6 +354,22 @@ func NewPlaceholder(form string) string {
 		b[i] = alphabet[b[i]&31]
 	}
 	return form + string(b[:])
+}
+
+// DrawnIn returns the parts of a text that may be what NewPlaceholder draws, in lower case whatever
+// they are there.
+func DrawnIn(text string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		text, run := strings.ToLower(text), 0
+		for i := range len(text) {
+			if run++; strings.IndexByte(alphabet, text[i]) < 0 {
+				run = 0
+			}
+			if run >= Drawn && !yield(text[i+1-Drawn:i+1]) {
+				return
+			}
+		}
+	}
 }
 
 // CheckPlaceholder refuses a text that NewPlaceholder doesn't draw for form.

@@ -98,7 +98,25 @@ func TestKept(t *testing.T) {
 			}
 		}
 	}
-	r := run(true, useNPM+" revoke", `echo "$TOKEN" >kept`)
+	// What a file has kept is known in every later call of whatever process.
+	workspace := filepath.Join(t.TempDir(), "src")
+	if err := os.Mkdir(workspace, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	r := b.exec(nil, []string{"--egress-secret", keep, "--workspace", workspace}, "sh", "-c", `echo "$TOKEN" >kept`)
+	kept, err := os.ReadFile(filepath.Join(workspace, "kept"))
+	if err != nil || r.status != 0 {
+		t.Fatal(err, r)
+	}
+	for _, args := range [][]string{{"echo", "it is " + string(kept)}, {"sh", "-c", "TOKEN=" + strings.ToUpper(strings.TrimSpace(string(kept))) + " ./x"}} {
+		if r := b.exec(nil, nil, args...); r.status != 125 || !strings.Contains(r.stderr, "the placeholder of TOKEN was seen in call") {
+			t.Errorf("%.20q: %s", args, r)
+		}
+	}
+	if n := acts(`"act":"secret.tripwire"`, `"where":"call"`, `"variable":"TOKEN"`); n != 2 {
+		t.Errorf("%d acts of it", n)
+	}
+	r = run(true, useNPM+" revoke", `echo "$TOKEN" >kept`)
 	if r.reason != "placeholder_leaked" || acts(`"act":"secret.tripwire"`, `"revoked":"true"`, `"path":"kept"`) != 1 {
 		t.Error(r)
 	}
