@@ -182,9 +182,11 @@ type given struct {
 
 // use is one use of a secret as policies see it.
 type use struct {
-	host    string
-	methods []string
-	path    string
+	host         string
+	place        string
+	methods      []string
+	path         string
+	keep, revoke bool
 }
 
 // attributes are the rows, in the order of the schema. A row's index is its bit in an attr;
@@ -256,6 +258,9 @@ var attributes = [...]attribute{
 		text: func(g *given) string { return g.use.host }},
 	{path: "use.methods", in: inCall, doc: `so, the methods of the requests that it goes into: "GET"; none: all`, set: func(g *given) []string { return g.use.methods }},
 	{path: "use.path", in: inCall, doc: `so, their path, which stands for those below it, too: "/simple/"; "" for all`, text: func(g *given) string { return g.use.path }},
+	{path: "use.place", in: inCall, doc: `so, where it stands in these: "header:authorization", "query:key"`, text: func(g *given) string { return g.use.place }},
+	{path: "use.keep", in: inCall, doc: `so, files that the call leaves may have its placeholder`, truth: func(g *given) bool { return g.use.keep }},
+	{path: "use.revoke", in: inCall, doc: `so, its version expires if the placeholder leaks`, truth: func(g *given) bool { return g.use.revoke }},
 	{path: "declared.workspace", in: inCall, from: "declared_workspace",
 		doc:  `the operator's name for the workspace, if mounts and caches are those that the operator declared for it; "": the call's own, or none`,
 		text: func(g *given) string { return g.DeclaredWorkspace }},

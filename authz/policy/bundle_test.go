@@ -150,3 +150,62 @@ func TestUses(t *testing.T) {
 		}
 	}
 }
+
+// TestForbiddenUses: a forbid of vault.use holds for its secret and host however the use is spelled,
+// and sees its words as attributes. One of the use's text holds for that spelling alone.
+func TestForbiddenUses(t *testing.T) {
+	const all = `@id("run") permit (principal, action == Palyra::Action::"tool.execute", resource);
+		@id("use") permit (principal, action == Palyra::Action::"vault.use", resource);`
+	s := mustCompile(t, all+`
+		@id("not_there") forbid (principal, action == Palyra::Action::"vault.use", resource == Palyra::Secret::"vault://global/npm") when { context.use.host == "evil.example:443" };
+		@id("as_we_do") forbid (principal, action == Palyra::Action::"vault.use", resource == Palyra::Secret::"vault://global/git")
+			unless { context.use.revoke && !context.use.keep && context.use.place == "header:authorization" };`)
+	byText := mustCompile(t, all+`
+		@id("text") forbid (principal, action == Palyra::Action::"tool.execute", resource) when { context.egress_secrets.contains("T=vault://global/npm header:authorization evil.example:443") };`)
+	decide := func(s *Set, uses ...string) *Decision {
+		slices.Sort(uses)
+		r := reaching(true, "evil.example:443", "git.example:443", "good.example:443")
+		r.Context.EgressSecrets = uses
+		d := s.Decide(r)
+		return &d
+	}
+	spellings, byTextDenied := 0, 0
+	for _, name := range []string{"T", "U"} {
+		for _, place := range []string{" header:authorization ", " header:x-token ", " query:key "} {
+			for _, methods := range []string{"", "GET ", "GET,POST "} {
+				for _, path := range []string{"", "/v1/"} {
+					for _, form := range []string{"", " form:npm_"} {
+						for _, words := range []string{"", " keep", " revoke", " keep revoke"} {
+							spelled := func(ref, host string) string { return name + "=" + ref + place + methods + host + path + form + words }
+							use := spelled("vault://global/npm", "evil.example:443")
+							for _, uses := range [][]string{{use}, {use, "A=vault://global/key header:a good.example:443"}} {
+								if d := decide(s, uses...); d.Effect != Deny || d.Reason != ReasonForbidden || !slices.Equal(d.Policies, []string{"not_there"}) {
+									t.Errorf("%q: %v by %q", uses, d.Effect, d.Policies)
+								}
+							}
+							for _, other := range []string{spelled("vault://global/npm", "good.example:443"), spelled("vault://global/npm2", "evil.example:443")} {
+								if d := decide(s, other); d.Effect != Allow {
+									t.Errorf("%q: %v by %q", other, d.Effect, d.Policies)
+								}
+							}
+							want := Deny
+							if place == " header:authorization " && words == " revoke" {
+								want = Allow
+							}
+							if d := decide(s, spelled("vault://global/git", "git.example:443")); d.Effect != want || want == Deny && !slices.Equal(d.Policies, []string{"as_we_do"}) {
+								t.Errorf("%q %q %q: %v by %q", place, form, words, d.Effect, d.Policies)
+							}
+							spellings++
+							if decide(byText, use).Effect == Deny {
+								byTextDenied++
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+	if byTextDenied != 1 || spellings < 100 {
+		t.Errorf("a forbid by text holds for %d of %d spellings", byTextDenied, spellings)
+	}
+}

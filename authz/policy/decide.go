@@ -238,7 +238,7 @@ func usesOf(c *Context) (out []namedUse) {
 		if err != nil {
 			panic("policy: internal error: a use that wasn't checked")
 		}
-		out = append(out, namedUse{use{u.Rule().String(), u.Methods, u.Path}, u.Ref, text})
+		out = append(out, namedUse{use{u.Rule().String(), u.Place.String(), u.Methods, u.Path, u.Keep, u.Revoke}, u.Ref, text})
 	}
 	return out
 }

@@ -21,7 +21,7 @@ func TestDocumentation(t *testing.T) {
 		return out
 	}
 	cedars, jsons := blocks("cedar"), blocks("json")
-	if len(cedars) != 7 || len(jsons) != 2 {
+	if len(cedars) != 8 || len(jsons) != 2 {
 		t.Fatalf("%d cedar and %d json blocks", len(cedars), len(jsons))
 	}
 	s, err := LoadFS(fstest.MapFS{"10-programs.cedar": {Data: []byte(cedars[0])}, "programs.test.json": {Data: []byte(jsons[0])}})

@@ -83,10 +83,10 @@ const covers = (rule, host) => {
 };
 // uses reads docs/formats/egress.md, "Uses of secrets".
 const uses = (x) => (x.egress_secrets ?? []).map((text) => {
-  const [, ref, methods, host, path] = /^[^=]+=(\S+) \S+ (?:([A-Z,-]+) )?([^\s/]+)(\/\S*)?(?: form:\S+)?(?: keep)?(?: revoke)?$/.exec(text);
-  return { ref, host, methods: methods ? methods.split(',') : [], path: path ?? '' };
+  const [, ref, place, methods, host, path, keep, revoke] = /^[^=]+=(\S+) (\S+) (?:([A-Z,-]+) )?([^\s/]+)(\/\S*)?(?: form:\S+)?( keep)?( revoke)?$/.exec(text);
+  return { ref, host, place, methods: methods ? methods.split(',') : [], path: path ?? '', keep: keep !== undefined, revoke: revoke !== undefined };
 });
-for (const name of ['host', 'methods', 'path']) derive[`use.${name}`] = (x, { use }) => use?.[name] ?? (name === 'methods' ? [] : '');
+for (const [name, none] of Object.entries({ host: '', place: '', methods: [], path: '', keep: false, revoke: false })) derive[`use.${name}`] = (x, { use }) => use?.[name] ?? none;
 const none = { String: '', Bool: false, Long: 0, 'Set<String>': [] };
 
 function contextOf(asked, approved, interpreterPermitted) {

@@ -317,6 +317,7 @@ var texts = map[string][]string{
 	"use.host":          {"a.example:443", "b.example:443", "a.example:8443"},
 	"use.methods":       {"GET", "POST"},
 	"use.path":          {"/v1/"},
+	"use.place":         {"header:authorization", "query:key", "header:x-key"},
 	"secrets":           {"vault://global/a", "vault://principal:u1/b", "vault://principal:u2/b"},
 	"secrets_of_others": {"vault://principal:u1/b", "vault://principal:u2/b"},
 	"tool":              {"process.run", "fs.write_file"},
