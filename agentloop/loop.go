@@ -92,6 +92,7 @@ type Loop struct {
 	prompt   int // index of the message with the prompt
 
 	calls    []*turn.Call   // that the last answer wants, not made yet
+	cut      bool           // that answer was cut off, so none of them is made
 	results  []turn.Part    // of those that were
 	failures map[string]int // by call
 	ended    *End
@@ -130,10 +131,12 @@ func (l *Loop) say(parts ...turn.Part) {
 
 // Next returns what comes next. Its errors are of type *End, and it has the same one ever after.
 func (l *Loop) Next() (Step, error) {
-	for len(l.calls) > 0 {
+	for len(l.calls) > 0 && l.ended == nil {
 		c := l.calls[0]
 		why := ""
-		if l.cfg.Call != nil {
+		if l.cut {
+			why = "your answer was cut off behind it, at the most tokens that it may have"
+		} else if l.cfg.Call != nil {
 			why = l.cfg.Call(c)
 		}
 		if why == "" {
@@ -186,7 +189,7 @@ func (l *Loop) Answered(a turn.Answer, err error) {
 	if len(a.Message.Parts) > 0 {
 		l.messages = append(l.messages, a.Message)
 	}
-	l.calls = a.Calls()
+	l.calls, l.cut = a.Calls(), a.End == turn.EndLength
 	switch text := strings.TrimSpace(a.Text()); {
 	case a.End == turn.EndRefused:
 		l.ended = &End{ReasonProvider, turn.ContentBlocked + ": the provider doesn't let the model answer"}
@@ -225,7 +228,6 @@ func (l *Loop) Called(text string, failed bool) {
 	}
 	if l.failures[key]++; l.failures[key] >= maxFailures {
 		l.ended = &End{ReasonFailures, fmt.Sprintf("the same call of %.64q failed %d times", c.Name, maxFailures)}
-		l.calls = nil
 	}
 }
 

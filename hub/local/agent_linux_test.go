@@ -11,6 +11,7 @@ import (
 	"palyra/agentloop"
 	"palyra/agentloop/turn"
 	"palyra/authz/access"
+	"palyra/call"
 	"palyra/hub"
 	"palyra/hub/config"
 	"palyra/hub/model"
@@ -100,6 +101,9 @@ func TestAgent(t *testing.T) {
 	if json.Unmarshal(h.until(op, r.ID, hub.EventAgentStarted).Data, &started) != nil || started.Model != "tests" || !slices.Contains(started.Offered, "fs_list_dir") ||
 		slices.Contains(started.Offered, "model_turn") || !strings.HasPrefix(started.Tools, "toolcat_") {
 		t.Errorf("%+v", started)
+	}
+	if s, err := hub.GetSession.Do(t.Context(), h, op, session); err != nil || !s.Inputs.Has(call.OriginPerson, call.OriginModel) || len(s.Inputs.Outside()) > 0 {
+		t.Errorf("the session's label is %+v, %v", s.Inputs, err)
 	}
 	// A script's turn is the number of answers that a question has: the session's are there.
 	if r := h.agent(op, session, "what did you say?"); r.Answer == nil || r.Answer.Text != "I said that there is one file." {

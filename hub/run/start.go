@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"palyra/agentloop/turn"
+	"palyra/call"
 	"slices"
 	"sync"
 	"time"
@@ -193,8 +195,14 @@ func (e *Engine) Start(ctx context.Context, q Request) (string, error) {
 			}
 			old = nil
 		}
-		if err := e.create(tx, j, place, q.Key); err != nil || q.Wrote == "" {
+		if err := e.create(tx, j, place, q.Key); err != nil {
 			return err
+		}
+		if p.Agent != nil { // the first turn brings the prompt
+			return tx.JoinInputs(j.session, j.user, call.Input{Origin: call.OriginPerson, Tool: turn.Tool, Run: j.id, Time: time.Now().UTC()})
+		}
+		if q.Wrote == "" {
+			return nil
 		}
 		in, err := tx.Inputs(q.Wrote)
 		if err != nil {

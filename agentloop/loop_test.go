@@ -1,0 +1,291 @@
+package agentloop
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"palyra/agentloop/turn"
+)
+
+func says(text string) turn.Answer {
+	if text == "" {
+		return ended(turn.EndStop)
+	}
+	return ended(turn.EndStop, turn.Part{Text: text})
+}
+
+func ended(end string, parts ...turn.Part) turn.Answer {
+	return turn.Answer{Message: turn.Message{Role: turn.Assistant, Parts: parts}, End: end, Usage: turn.Usage{Input: 10, Output: 1}}
+}
+
+func calls(names ...string) turn.Answer {
+	a := ended(turn.EndCalls)
+	for i, name := range names {
+		a.Message.Parts = append(a.Message.Parts, turn.Part{Call: &turn.Call{ID: fmt.Sprint(name, i), Name: name, Arguments: `{"n":1}`}})
+	}
+	return a
+}
+
+func failed(class string) turn.Answer {
+	return turn.Answer{Error: &turn.Error{Class: class, Message: "no"}}
+}
+
+// play tells a loop these answers, and each call that it failed or not as its name says. It returns
+// what the loop made.
+func play(t *testing.T, l *Loop, answers ...turn.Answer) (made []string, err error) {
+	t.Helper()
+	for {
+		s, err := l.Next()
+		switch {
+		case err != nil:
+			return made, err
+		case s.Done:
+			return append(made, "done"), nil
+		case s.Call != nil:
+			made = append(made, s.Call.Name)
+			l.Called(s.Call.Name+" says", s.Call.Name == "fails")
+		default:
+			if len(answers) == 0 {
+				return append(made, "asks"), nil
+			}
+			checkRequest(t, s.Turn)
+			made = append(made, "turn")
+			l.Answered(answers[0], nil)
+			answers = answers[1:]
+		}
+	}
+}
+
+// checkRequest holds a question to what providers take: it can be encoded, roles alternate, and
+// each call has one result, in the message behind it.
+func checkRequest(t *testing.T, r *turn.Request) {
+	t.Helper()
+	b, err := r.Encode()
+	if err == nil {
+		_, err = turn.ParseRequest(b)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	var open []string
+	for i, m := range r.Messages {
+		if i > 0 && m.Role == r.Messages[i-1].Role {
+			t.Errorf("messages %d and %d are both the %s's", i-1, i, m.Role)
+		}
+		for _, p := range m.Parts {
+			switch {
+			case p.Call != nil:
+				open = append(open, p.Call.ID)
+			case p.Result != nil:
+				j := slices.Index(open, p.Result.ID)
+				if j < 0 {
+					t.Errorf("message %d: a result of no call", i)
+					continue
+				}
+				open = slices.Delete(open, j, j+1)
+			}
+		}
+		if m.Role == turn.User && len(open) > 0 {
+			t.Errorf("message %d: calls without results: %q", i, open)
+		}
+	}
+	if r.Messages[len(r.Messages)-1].Role != turn.User {
+		t.Error("the last message isn't the user's")
+	}
+}
+
+// TestEnds: each way in which a loop ends.
+func TestEnds(t *testing.T) {
+	cut := ended(turn.EndLength, turn.Part{Text: "a"})
+	cutCall := calls("a")
+	cutCall.End = turn.EndLength
+	for name, test := range map[string]struct {
+		answers []turn.Answer
+		made    string
+		reason  string // "": an answer
+	}{
+		"an answer":                   {[]turn.Answer{says("yes")}, "turn done", ""},
+		"after calls":                 {[]turn.Answer{calls("a", "b"), says("yes")}, "turn a b turn done", ""},
+		"turns":                       {[]turn.Answer{calls("a"), calls("b"), calls("c"), calls("d")}, "turn a turn b turn c", ReasonTurns},
+		"the same failure":            {[]turn.Answer{calls("fails", "fails", "fails", "a")}, "turn fails fails fails", ReasonFailures},
+		"failures between":            {[]turn.Answer{calls("fails", "a"), calls("fails", "a"), says("no")}, "turn fails a turn fails a turn done", ""},
+		"no key":                      {[]turn.Answer{failed(turn.AuthInvalid)}, "turn", ReasonProvider},
+		"overloaded":                  {[]turn.Answer{failed(turn.RateLimited), failed(turn.Transient), says("yes")}, "turn turn turn done", ""},
+		"overloaded for too long":     {[]turn.Answer{failed(turn.RateLimited), failed(turn.Transient), failed(turn.Unreachable)}, "turn turn turn", ReasonProvider},
+		"content":                     {[]turn.Answer{ended(turn.EndRefused)}, "turn", ReasonProvider},
+		"cut off once":                {[]turn.Answer{cut, says("b")}, "turn turn done", ""},
+		"cut off twice":               {[]turn.Answer{cut, cut}, "turn turn", ReasonIncomplete},
+		"a call before the cut":       {[]turn.Answer{cutCall, says("b")}, "turn turn done", ""},
+		"silence once":                {[]turn.Answer{says(" "), says("b")}, "turn turn done", ""},
+		"silence twice":               {[]turn.Answer{ended(turn.EndStop), ended(turn.EndStop)}, "turn turn", ReasonIncomplete},
+		"calls that can't be made":    {[]turn.Answer{calls("unknown", "a"), says("b")}, "turn a turn done", ""},
+		"only calls that can't be it": {[]turn.Answer{calls("unknown"), calls("unknown", "unknown")}, "turn turn", ReasonFailures},
+	} {
+		l := New(Config{Prompt: "?", MaxTurns: 3, Call: func(c *turn.Call) string {
+			if c.Name == "unknown" {
+				return "no such tool"
+			}
+			return ""
+		}})
+		made, err := play(t, l, test.answers...)
+		reason := ""
+		if end, ok := errors.AsType[*End](err); ok {
+			reason = end.Reason
+		}
+		if got := strings.Join(made, " "); got != test.made || reason != test.reason || reason != "" && err.Error() == "" {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+		if again, err2 := l.Next(); reason != "" && (err2 != err || again != (Step{})) {
+			t.Errorf("%s: it goes on behind its end", name)
+		}
+		checkHistory(t, l.Messages())
+	}
+	l := New(Config{Prompt: "?"})
+	if _, err := play(t, l, cut, says("b")); err != nil || l.Text() != "ab" || l.Usage().Input != 20 {
+		t.Errorf("%q, %+v, %v", l.Text(), l.Usage(), err)
+	}
+}
+
+// checkHistory: what a run leaves can stand before the prompt of the next.
+func checkHistory(t *testing.T, m []turn.Message) {
+	t.Helper()
+	s, err := New(Config{History: m, Prompt: "and now?"}).Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := map[string]bool{}
+	for _, m := range s.Turn.Messages {
+		for _, p := range m.Parts {
+			if p.Call != nil {
+				open[p.Call.ID] = true
+			}
+			if p.Result != nil {
+				delete(open, p.Result.ID)
+			}
+		}
+	}
+	if len(open) > 0 {
+		t.Errorf("calls without results: %v", open)
+	}
+}
+
+// TestSameAgain: a loop that is told the same is where the first one was, after each step.
+func TestSameAgain(t *testing.T) {
+	type told struct {
+		answer turn.Answer
+		text   string
+		fails  bool
+	}
+	one := New(Config{Prompt: "?", Window: 2000})
+	var all []told
+	for i := range 20 {
+		s, err := one.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := told{text: strings.Repeat("x", 700*(i%3)), fails: i%5 == 0}
+		if s.Call == nil {
+			next.answer = calls(fmt.Sprint("a", i), fmt.Sprint("b", i))
+			if i == 10 {
+				next.answer = failed(turn.Transient)
+			}
+		}
+		all = append(all, next)
+		again := New(Config{Prompt: "?", Window: 2000})
+		for _, l := range []*Loop{one, again} {
+			tell := all
+			if l == one {
+				tell = all[i:]
+			}
+			for _, x := range tell {
+				s, err := l.Next()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if s.Call != nil {
+					l.Called(x.text, x.fails)
+				} else {
+					l.Answered(x.answer, nil)
+				}
+			}
+		}
+		a, err1 := one.Next()
+		b, err2 := again.Next()
+		ja, _ := json.Marshal(a)
+		jb, _ := json.Marshal(b)
+		if string(ja) != string(jb) || (err1 == nil) != (err2 == nil) {
+			t.Fatalf("after %d: %s, %v\n%s, %v", i, ja, err1, jb, err2)
+		}
+	}
+}
+
+// TestFit: a conversation that gets too long keeps its prompt and its end, and stays one that
+// providers take.
+func TestFit(t *testing.T) {
+	long := strings.Repeat("ä", 3000)
+	var history []turn.Message
+	for i := range 5 {
+		l := New(Config{Prompt: fmt.Sprint("earlier ", i)})
+		play(t, l, calls("a"), says(long))
+		history = append(history, l.Messages()...)
+	}
+	l := New(Config{History: history, Prompt: "the task", Window: 12_000, MaxTokens: 1000})
+	for i := range 40 {
+		s, err := l.Next()
+		if err != nil {
+			t.Fatal(i, err)
+		}
+		if s.Call != nil {
+			l.Called(fmt.Sprint(i, " ", long), false)
+			continue
+		}
+		checkRequest(t, s.Turn)
+		b, err := s.Turn.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if int64(len(b)) > l.room()+8192 || !strings.Contains(string(b), "the task") {
+			t.Errorf("turn %d: %d bytes, room for %d", i, len(b), l.room())
+		}
+		l.Answered(calls(fmt.Sprint("a", i)), nil)
+	}
+	if _, err := New(Config{Prompt: strings.Repeat("x", 100_000), Window: 10_000}).Next(); err == nil || err.(*End).Reason != ReasonContext {
+		t.Errorf("a prompt beyond the window: %v", err)
+	}
+}
+
+// FuzzLoop: whatever a model answers, the loop ends, and asks what providers take.
+func FuzzLoop(f *testing.F) {
+	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var answers []turn.Answer
+		for _, c := range b {
+			a := calls([]string{"a", "fails", "unknown"}[c%3])
+			switch c >> 4 {
+			case 0:
+				a = says("done")
+			case 1:
+				a = says("")
+			case 2:
+				a = failed(turn.RateLimited)
+			case 3:
+				a.End = turn.EndLength
+			case 4:
+				a = calls("a", "fails", "unknown")
+			}
+			answers = append(answers, a)
+		}
+		l := New(Config{Prompt: "?", Window: 4000, Call: func(c *turn.Call) string {
+			if c.Name == "unknown" {
+				return "no such tool"
+			}
+			return ""
+		}})
+		_, _ = play(t, l, answers...)
+		checkHistory(t, l.Messages())
+	})
+}
