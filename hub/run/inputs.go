@@ -52,7 +52,8 @@ func entriesOf(row *store.Step, origins ...string) (in call.Inputs) {
 	return in
 }
 
-// labelled has the label of the run's session in memory until the run is forgotten.
+// labelled has the label of the run's session in memory until the run is forgotten. It reads little,
+// and goes on when ctx is done: the gate says then what becomes of the call.
 func (e *Engine) labelled(ctx context.Context, j *job) error {
 	if j.read {
 		return nil
@@ -66,7 +67,7 @@ func (e *Engine) labelled(ctx context.Context, j *job) error {
 		j.label.runs++
 		e.mu.Unlock()
 	}
-	in, err := store.View(ctx, e.store, func(tx *store.Tx) (call.Inputs, error) { return tx.Inputs(j.session) })
+	in, err := store.View(context.WithoutCancel(ctx), e.store, func(tx *store.Tx) (call.Inputs, error) { return tx.Inputs(j.session) })
 	if err != nil {
 		return err
 	}
@@ -155,7 +156,7 @@ func (e *Engine) carried(ctx context.Context, j *job, row *store.Step) (in call.
 		return nil, nil
 	}
 	var sessions []string
-	in, err = store.View(ctx, e.store, func(tx *store.Tx) (in call.Inputs, err error) {
+	in, err = store.View(context.WithoutCancel(ctx), e.store, func(tx *store.Tx) (in call.Inputs, err error) {
 		if sessions, err = carriers(tx, row, j.user); err != nil {
 			return nil, err
 		}

@@ -28,7 +28,7 @@ func Policy(rng *rand.Rand, id string) string {
 		`(if context.sensitive then context.executable.system else context.arg_count < 2)`, `context.limits.memory < 2`,
 		`context.executable has path && context.executable.dir == "/usr/bin"`, `context.executable.interpreter != ""`,
 		`[context.tier, context.session].containsAll(["c", "ses_1"])`, `context.stdin == "none"`, `context.tool == "r1"`, `context.secrets.contains("vault://global/a")`, `context.use.host == "example.org:443"`, `context.use.methods.contains("GET")`, `context.use.path == ""`, `context.egress_secrets.isEmpty()`, `context.egress_inspect.isEmpty()`, `context.network == "void"`, `context.certificate == "proven"`, `context.env.contains("CI=1")`,
-		`["PATH"].containsAll(context.env_names)`, `!context.env_code.isEmpty()`, `context.unpinned.contains("absent")`, `context.limits == context.limits && context.executable.system`}
+		`["PATH"].containsAll(context.env_names)`, `!context.env_code.isEmpty()`, `context.unpinned.contains("absent")`, `context.inputs.untrusted`, `context.inputs.origins.contains("web")`, `context.limits == context.limits && context.executable.system`}
 	if !program {
 		action = Pick(rng, "action", `action == Palyra::Action::"tool.list"`, `action == Palyra::Action::"vault.get"`)
 		conds = []string{`context.sensitive`, `context.approved`, `context.session == ""`, `principal in Palyra::Role::"admin"`}
