@@ -43,7 +43,7 @@ func (d *daemon) openHub(ctx context.Context, cfg *config.Config, c *core, table
 		Readers:   max(1, int(cfg.Limits.SSEReaders)),
 		Sessions:  int(cfg.Limits.SessionsEach),
 		Layers:    local.Layers{Each: int(cfg.Limits.LayersEach), BytesEach: int64(cfg.State.LayersEach)},
-		AllowSelf: cfg.Approvals.AllowSelf, Notify: local.Notify{URL: cfg.Notify.URL, Network: cfg.Notify.Network},
+		AllowSelf: cfg.Approvals.AllowSelf, Notify: local.Notify{URL: cfg.Notify.URL, Secret: cfg.Notify.Secret, Network: cfg.Notify.Network},
 
 		JournalEach: int64(cfg.Journal.QuotaEach), TokensEach: int(cfg.Access.TokensEach), TokenMaxAge: cfg.Access.TokenMaxAge.Std(),
 		Features: features, Pairing: d.pairingAddress, Console: d.consoleURL,

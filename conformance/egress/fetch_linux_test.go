@@ -10,11 +10,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"palyra/authz/policy"
 	"palyra/conformance/world"
 	"palyra/internal/toolproto"
 	"palyra/isolate/evidence"
@@ -101,6 +103,44 @@ func TestFetchCredentials(t *testing.T) {
 	}
 	if strings.Contains(f.stdout+f.stderr+said.stdout+said.stderr, token) {
 		t.Error("the output has the secret")
+	}
+}
+
+// TestNotify: palyrad tells a URL of its operator's that a question waits, over https, by its name
+// and with a secret of the vault. The host gets an id and a number.
+func TestNotify(t *testing.T) {
+	b := begun(t)
+	b.write("policy/all.cedar", `@id("all") permit (principal, action, resource) unless { principal == Palyra::User::"palyrad" };
+@id("ask") @untested("a test") forbid (principal, action == Palyra::Action::"tool.execute", resource == Palyra::Tool::"process.run") unless { context.approved };`)
+	files, ok := policy.PresetFiles("")
+	if !ok {
+		t.Fatal("no built-in set")
+	}
+	b.write("policy/38-notify.cedar", string(files["38-notify.cedar"]))
+	b.w.Set("packages.example", world.Addrs(world.Web))
+	b.w.Want(token)
+	t.Cleanup(func() { b.w.Want("") })
+	state, key := filepath.Join(b.home, "daemon"), filepath.Join(b.home, "vault.key")
+	for _, args := range [][]string{{"init", "--state", state, "--key", key}, {"set", "--state", state, "--file", b.write("../token.txt", token), "vault://global/token"}} {
+		if out, err := b.outside(append([]string{palyra(), "vault"}, args...)...); err != nil {
+			t.Fatalf("palyra vault %q: %v\n%s", args, err, out)
+		}
+	}
+	before := len(b.w.Requests())
+	b.daemon(fmt.Sprintf("vault.identity = %q\ndaemon.drain_timeout = \"0s\"\n[notify]\nurl = %q\nsecret = %q\n", key, "https://packages.example/private/echo", "vault://global/token"))
+	ctx, cancel := context.WithCancel(t.Context())
+	asks := b.command(ctx, palyra(), "call", "process.run", `{"argv":["/bin/echo","a-text-of-the-call"]}`)
+	if err := asks.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer asks.Wait()
+	defer cancel()
+	b.w.Until(func() bool { return len(b.w.Requests()) > before })
+	b.w.Until(func() bool { return b.w.Requests()[before].Status != 0 })
+	got := b.w.Requests()[before]
+	if got.Method != "POST" || got.Host != "packages.example" || got.Path != "/private/echo" || got.Authorization != "Bearer "+token ||
+		!regexp.MustCompile(`^\{"id":"apr_[0-9a-f]{32}","waiting":1\}$`).MatchString(got.Body) {
+		t.Errorf("the host got %+v", got)
 	}
 }
 

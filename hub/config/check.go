@@ -44,6 +44,9 @@ func (c *Config) check() []Problem {
 			add("notify.url", "https://HOST/PATH, without user, password and fragment", "is no URL that http.fetch takes")
 		}
 	}
+	if c.Notify.Secret != "" && (!strings.HasPrefix(c.Notify.Secret, "vault://") || !strings.HasPrefix(c.Notify.URL, "https://")) {
+		add("notify.secret", "secret = \"vault://global/NAME\" and an https URL", "is no reference, or would not go over https")
+	}
 	if rule := c.Notify.Network; rule != "" {
 		if r, err := egress.ParseRule(rule); err != nil || !r.Prefix().IsValid() {
 			add("notify.network", "such as 10.1.0.0/16:443", "is no network with a port")

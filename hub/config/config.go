@@ -212,6 +212,7 @@ type Approvals struct {
 // Notify is about people who are away.
 type Notify struct {
 	URL     string `key:"url" unit:"URL" doc:"Gets a POST with an opaque id and the number of questions that wait, and nothing of a call, when a new one does: at most one in 30 s. It's a call of http.fetch by the principal palyrad, which policy decides. Empty: none." cost:"Its host learns when questions come. Who manages members sees the URL in runs and receipts."`
+	Secret  string `key:"secret" unit:"reference" doc:"A secret of the vault, such as vault://global/ntfy, that palyra-egress sends along as Authorization: Bearer, over https alone. palyrad and palyra-fetch don't see it in the call."`
 	Network string `key:"network" unit:"network:port" doc:"The network of the URL's host where its address is private, such as 10.1.0.0/16:443."`
 }
 

@@ -86,6 +86,7 @@ func TestRefused(t *testing.T) {
 	}{
 		{"unknown key", "\n[listen]\n# x\nsoket = \"/x\"\n", nil, 4, "listen.soket: there is no such key", "did you mean socket?"},
 		{"URL with a user", "[notify]\nurl = \"https://a:b@ntfy.example/\"\n", nil, 2, "notify.url: is no URL", "https://HOST/PATH"},
+		{"secret in the clear", "[notify]\nurl = \"http://ntfy.example/\"\nsecret = \"vault://global/ntfy\"\n", nil, 3, "notify.secret: is no reference", "https"},
 		{"network that is a name", "[notify]\nnetwork = \"ntfy.example:443\"\n", nil, 2, "notify.network: is no network", "10.1.0.0/16:443"},
 		{"unknown table", "[listn]\nhttp = \"off\"\n", nil, 1, "listn: there is no such key", "did you mean listen?"},
 		{"key of another table", "timeout = \"5m\"\n", nil, 1, "timeout: there is no such key", "did you mean approvals.timeout?"},

@@ -19,6 +19,7 @@ import (
 // Notify says where palyrad tells that questions wait.
 type Notify struct {
 	URL     string        // "": nowhere
+	Secret  string        // a reference, sent as a bearer token by palyra-egress; "": none
 	Network string        // of its host, if that has a private address; see toolproto.FetchInput
 	Every   time.Duration // at least from one notification to the next. Default 30s
 }
@@ -99,6 +100,9 @@ func (h *Hub) notify(ctx context.Context, n *Notify, id string, waiting int) err
 	}
 	in := map[string]any{"url": n.URL, "method": http.MethodPost, "headers": []string{"content-type: application/json"}, "body": string(body), "allow_redirects": false, "max_response_bytes": 1,
 		"connect_timeout_ms": notifyConnect.Milliseconds(), "request_timeout_ms": notifyRequest.Milliseconds()}
+	if n.Secret != "" {
+		in["credential_bindings"] = []string{"authorization: Bearer " + n.Secret}
+	}
 	if n.Network != "" {
 		in["egress_hosts"] = []string{n.Network}
 	}
