@@ -354,7 +354,11 @@ func (a *app) say(ev *turn.Event, middle bool) (bool, error) {
 		return middle, err
 	case ev.Call != nil:
 		err := newline()
-		fmt.Fprintf(a.stderr, "palyra: %s\n", front.Escape(hub.NameCall(ev.Call.Name, []byte(ev.Call.Arguments))))
+		what := hub.NameCall(ev.Call.Name, []byte(ev.Call.Arguments))
+		if short, cut := strings.CutSuffix(what, "…"); cut {
+			what = short + " ..."
+		}
+		fmt.Fprintf(a.stderr, "palyra: %s\n", front.Escape(what))
 		return middle, err
 	case ev.Error != nil:
 		err := newline()

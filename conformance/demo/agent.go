@@ -20,6 +20,7 @@ import (
 
 // served is the step of an agent: it finds a failing test in a git repository and mends it,
 // over MCP, in a layer over the repository. A person is asked once, about all that would change.
+// Then palyrad's own agent works there, and remembers.
 // Where a kernel has no such layers the agent writes to the repository itself, and the question
 // is about a file that would run by itself.
 func served(ctx context.Context, d *demo) {
@@ -54,6 +55,7 @@ func served(ctx context.Context, d *demo) {
 	a.mend(ctx)
 	if staged.status == 0 {
 		a.apply(ctx)
+		p.planned(ctx)
 	} else {
 		a.hook(ctx)
 	}
@@ -80,8 +82,11 @@ func newShop(ctx context.Context, d *demo, staged bool) (*daemon, error) {
 	if r.status != 0 {
 		return nil, errors.New(r.stderr)
 	}
-	text := fmt.Sprintf("profile = \"local\"\nlisten.socket = %q\nlisten.http = \"off\"\nstate.dir = %q\npolicy.dir = %q\nworkspaces.app.path = %q\nworkspaces.app.read_only = false\nworkspaces.app.staged = %t\n",
-		p.socket, p.dir, policies, src, staged)
+	text := fmt.Sprintf("profile = \"local\"\nlisten.socket = %q\nlisten.http = \"off\"\nstate.dir = %q\npolicy.dir = %q\nworkspaces.app.path = %q\nworkspaces.app.read_only = false\nworkspaces.app.staged = %t\nmodels.shop.provider = \"scripted\"\nmodels.shop.script = %q\n",
+		p.socket, p.dir, policies, src, staged, filepath.Join(etc, "script.json"))
+	if err := os.WriteFile(filepath.Join(etc, "script.json"), []byte(script), 0o644); err != nil {
+		return nil, err
+	}
 	if err := os.WriteFile(p.config, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
