@@ -2,6 +2,7 @@ package policy
 
 import (
 	"errors"
+	"slices"
 
 	cedar "github.com/cedar-policy/cedar-go"
 	"github.com/cedar-policy/cedar-go/x/exp/ast"
@@ -175,15 +176,19 @@ const impliedID = "holders_use_permissions"
 
 // impliedChange returns that addition, nil for a set that permits permission.use itself.
 func (s *Set) impliedChange() (*change, error) {
-	for _, r := range s.rules {
-		if r.permits() && namesAction(r.ast.Action, PermissionUse) {
-			return nil, nil
-		}
+	if s.Permits(PermissionUse) {
+		return nil, nil
 	}
 	if r := s.byID[impliedID]; r != nil {
 		return nil, r.fault("policy_invalid", errors.New("@id is already that of the permit that a set without one about permission.use has"))
 	}
 	return addition(impliedText)
+}
+
+// Permits reports whether a permit of the set names an action in its scope. One of any action names
+// none.
+func (s *Set) Permits(action string) bool {
+	return slices.ContainsFunc(s.rules, func(r *rule) bool { return r.permits() && namesAction(r.ast.Action, cedar.String(action)) })
 }
 
 // namesAction reports whether a scope names an action; "any" names none.
