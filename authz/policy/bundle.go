@@ -186,7 +186,7 @@ func (s *Set) queries(r *Request) (out []query) {
 			}
 			byName = a.allow
 		}
-		a := ask(e.action, e.entities.resource.UID, approved, byName)
+		a := e.named(ask(e.action, e.entities.resource.UID, approved, byName))
 		for _, ref := range r.Context.Secrets {
 			if !a.allow {
 				break

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -148,6 +149,26 @@ func TestUses(t *testing.T) {
 		if err != nil || len(b.Questions) != c.asked {
 			t.Errorf("%q: %d questions, want %d; %v", c.uses, len(b.Questions), c.asked, err)
 		}
+	}
+}
+
+// TestBundleHostNetwork: a bundle of a call in the host's network that no permit names has the
+// questions with approval, and none about secrets, as the decision asked them.
+func TestBundleHostNetwork(t *testing.T) {
+	s := mustCompile(t, `@id("all") permit (principal, action, resource);
+		@id("no") forbid (principal, action == Palyra::Action::"tool.execute", resource) when { context.approved };`)
+	r := benchRequest()
+	r.Context.Network, r.Context.Secrets = NetworkHost, []string{"vault://global/a"}
+	b, err := s.Bundle(r, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asked []string
+	for _, q := range b.Questions {
+		asked = append(asked, fmt.Sprintf("%s %v", q.Action.ID, q.Allow))
+	}
+	if want := []string{"tool.execute true", "tool.execute false"}; !slices.Equal(asked, want) || b.Answer.Reason != ReasonForbidden || !slices.Equal(b.Answer.Policies, []string{"no"}) {
+		t.Errorf("%q, want %q; %+v", asked, want, b.Answer)
 	}
 }
 
