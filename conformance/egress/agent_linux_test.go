@@ -180,3 +180,42 @@ func TestAgent(t *testing.T) {
 		}
 	}
 }
+
+// TestRunOfAgent: what palyra run makes of an agent, a staged project, a HOME that is kept and a key
+// that stands in two places, reaches the model with the key, which the agent doesn't have. A
+// placeholder in the project fails the run, one in HOME isn't looked at, and says in a later call
+// where it's from.
+func TestRunOfAgent(t *testing.T) {
+	b := begun(t)
+	b.registered()
+	project := filepath.Join(t.TempDir(), "src")
+	if err := os.Mkdir(project, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	const use = "KEY=vault://global/token header:%s packages.example form:sk-ant-api03-"
+	run := func(script string) *call {
+		return b.exec(nil, []string{"--workspace", project + ":staged", "--cache", "home", "--egress-secret", fmt.Sprintf(use, "authorization"), "--egress-secret", fmt.Sprintf(use, "x-api-key")}, "sh", "-c", script)
+	}
+	const ask = `curl -sS -H "x-api-key: $KEY" -H "Authorization: Bearer $KEY" https://packages.example/private/repo.git/HEAD; `
+	r := run(ask + `echo "$KEY" >"$HOME/key"; echo changed >file`)
+	if r.status != 0 || r.stdout != "ref: refs/heads/main\n" || len(r.egress.Leaks)+len(r.egress.Kept) != 0 || len(r.egress.Requests) != 1 || !slices.Equal(r.egress.Requests[0].Uses, []string{"KEY"}) {
+		t.Fatal(r)
+	}
+	if _, err := os.Lstat(filepath.Join(project, "file")); err == nil {
+		t.Error("the run wrote to the project")
+	}
+	r = run(ask + `cat "$HOME/key"; echo "$KEY" >note`)
+	before := strings.TrimSpace(strings.TrimPrefix(r.stdout, "ref: refs/heads/main\n"))
+	if r.outcome != "failed" || r.reason != "placeholder_leaked" || !slices.Equal(r.egress.Leaks, []evidence.Leak{{Name: "KEY", Where: evidence.LeakFile, Path: "note"}}) || !strings.HasPrefix(before, "sk-ant-api03-") {
+		t.Fatal(r)
+	}
+	if r = run("printenv KEY"); r.reason != "placeholder_leaked" || strings.Contains(r.stdout, "sk-ant") {
+		t.Error(r)
+	}
+	if r = b.exec(nil, nil, "echo", before); r.status != 125 || !strings.Contains(r.stderr, "the placeholder of KEY was seen in call") {
+		t.Errorf("the first run's, later: %s", r)
+	}
+	if files := b.has(token); len(files) > 0 {
+		t.Errorf("%q have the key", files)
+	}
+}

@@ -72,7 +72,7 @@ var All = []Agent{
 		Natives: []string{"../../codex-linux-*/vendor/*/bin/codex", "../node_modules/@openai/codex-linux-*/vendor/*/bin/codex"},
 		Host:    "api.openai.com:443", Key: "OPENAI_API_KEY", Places: []string{"header:authorization"}, Form: "sk-", Secret: "vault://global/openai",
 		// A provider of its own asks for no login, and uses no WebSockets, which inspected connections
-		// don't have.
+		// have only by a rule.
 		Args: []string{"-c", "model_provider=palyra",
 			"-c", `model_providers.palyra={name="OpenAI",base_url="{url}/v1",env_key="{key}",wire_api="responses",supports_websockets=false}`,
 			"-c", "sandbox_mode=danger-full-access", "-c", "approval_policy=never",
