@@ -52,8 +52,8 @@ func entriesOf(row *store.Step, origins ...string) (in call.Inputs) {
 	return in
 }
 
-// labelled has the label of the run's session in memory until the run is forgotten. It reads little,
-// and goes on when ctx is done: the gate says then what becomes of the call.
+// labelled has the label of the run's session in memory until the run is forgotten. It reads
+// little, and goes on when ctx is done: the gate says then what becomes of the call.
 func (e *Engine) labelled(ctx context.Context, j *job) error {
 	if j.read {
 		return nil
