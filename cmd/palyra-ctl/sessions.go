@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -201,6 +202,13 @@ func (a *app) runText(inv *command.Invocation, r *hub.Run) string {
 	}
 	l.row("  session", r.Session)
 	l.row("  principal", front.Principal(r.Principal))
+	if r.Agent != nil {
+		l.row("  prompt", r.Agent.Prompt)
+	}
+	if e := r.Answer; e != nil {
+		l.row("  answer", cmp.Or(e.Text, e.Error))
+		l.row("  model", fmt.Sprintf("%d turns, %d tokens read, %d written", e.Turns, e.Usage.Input, e.Usage.Output))
+	}
 	l.row("  used", fmt.Sprintf("%d calls, %d bytes, %v", r.Use.Calls, r.Use.Bytes, r.Use.Wall.Round(time.Millisecond)))
 	t, more := front.NewTable("STEP", "TOOL", "STATE", "OUTCOME", "EXIT", "RECEIPT"), newLines()
 	for _, s := range r.Steps {
