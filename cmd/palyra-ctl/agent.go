@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"palyra/agentloop/turn"
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
+	"palyra/cmd/internal/terminal"
 	"palyra/hub"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
@@ -53,15 +55,18 @@ func (a *app) agentChat(ctx context.Context, inv *command.Invocation) (*result, 
 	if err != nil {
 		return nil, err
 	}
+	if err := hasModel(ctx, h, n.Agent.Model); err != nil {
+		return nil, err
+	}
 	if n.Session, err = a.agentSession(ctx, inv, h); err != nil {
 		return nil, err
 	}
 	lines := bufio.NewScanner(a.stdin)
 	lines.Buffer(nil, hub.MaxPrompt)
 	for {
-		fmt.Fprint(a.stderr, "> ")
+		a.invite("> ")
 		if !lines.Scan() {
-			fmt.Fprintln(a.stderr)
+			a.invite("\n")
 			break
 		}
 		if n.Agent.Prompt = strings.TrimSpace(lines.Text()); n.Agent.Prompt == "" {
@@ -78,6 +83,13 @@ func (a *app) agentChat(ctx context.Context, inv *command.Invocation) (*result, 
 	}
 	fmt.Fprintf(a.stderr, "palyra: palyra agent chat --session %s goes on with this\n", cell(n.Session))
 	return &result{streamed: true}, nil
+}
+
+// invite asks for a line where a person sees it.
+func (a *app) invite(text string) {
+	if terminal.Columns(a.stderr) > 0 {
+		fmt.Fprint(a.stderr, text)
+	}
 }
 
 // agentAttach follows the run of an agent that somebody else began.
@@ -124,10 +136,23 @@ func (a *app) prompt(operand string) (string, error) {
 // on there.
 func (a *app) agentSession(ctx context.Context, inv *command.Invocation, h hub.Hub) (string, error) {
 	if id := command.Value(inv, "session", ""); id != "" {
-		return id, nil
+		_, err := hub.GetSession.Do(ctx, h, hub.Caller{}, id)
+		return id, err
 	}
 	s, err := hub.CreateSession.Do(ctx, h, hub.Caller{}, hub.NewSession{Title: "palyra agent"})
 	return s.ID, err
+}
+
+// hasModel returns an error for a model that palyrad doesn't have, before a prompt is read for it.
+func hasModel(ctx context.Context, h hub.Hub, name string) error {
+	p, err := hub.ListModels.Do(ctx, h, hub.Caller{}, hub.None{})
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(p.Items, func(m hub.Model) bool { return m.Name == name || name == "" && m.Default }) {
+		return fault.New(fault.Usage, "not_found", fmt.Sprintf("ask model %.80q", name), errors.New("palyrad has none of this name")).WithHint(fault.Lists("model"))
+	}
+	return nil
 }
 
 // askModel begins a run and follows it to its end. An interrupt cancels it.
