@@ -36,7 +36,7 @@ func TestServiceStages(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c := exec.CommandContext(t.Context(), "unshare", "-m", "-p", "-u", "-f", "--mount-proc", "sh", "-c", underFirst, "sh", dir, tools, units, strconv.Itoa(os.Getpid()))
+	c := exec.CommandContext(t.Context(), "unshare", "-m", "-p", "-u", "-n", "-f", "--mount-proc", "sh", "-c", underFirst, "sh", dir, tools, units, strconv.Itoa(os.Getpid()))
 	console, err := c.CombinedOutput()
 	exec.Command("rmdir", "/sys/fs/cgroup/palyra-service-"+strconv.Itoa(os.Getpid())).Run() // it may be no cgroup v2
 	if strings.Contains(string(console), "NO ROOT") {
@@ -88,6 +88,7 @@ cp "$3/tmpfiles.d/palyra.conf" usr/lib/tmpfiles.d/
 cat "$3/palyrad.toml" play/more.toml >etc/palyra/palyrad.toml
 cp play/all.cedar etc/palyra/policy/
 cp play/play.sh play.sh
+ln -sf /dev/null usr/lib/systemd/system/systemd-sysctl.service # what it would write is the host's
 pivot_root . old
 umount -l /old
 exec env -i container=palyra PATH=/usr/sbin:/usr/bin:/sbin:/bin unshare -C /lib/systemd/systemd --system --unit=play.service --log-target=console --log-level=warning

@@ -150,7 +150,7 @@ func (e *Engine) Start(ctx context.Context, q Request) (string, error) {
 	}
 	if p.Agent != nil {
 		if e.cfg.Agents == nil {
-			return "", fault.New(fault.Refused, "not_found", "start run", errors.New("this palyrad has no models")).WithHint("[models.NAME] in its configuration declares one: docs/AGENT.md")
+			return "", fault.New(fault.Usage, "not_found", "start run", errors.New("this palyrad has no models")).WithHint("[models.NAME] in its configuration declares one: docs/AGENT.md")
 		}
 		if err := e.cfg.Agents.Check(p.Agent); err != nil {
 			return "", err

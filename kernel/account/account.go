@@ -252,6 +252,9 @@ func Of(s *receipt.Statement) *Rows {
 			}
 		}
 		r.Add("", "%s", who)
+		if len(q.Inputs) > 0 {
+			r.Add("had read", "%s", OrNone(q.Inputs))
+		}
 	}
 	if p.SessionID != "" {
 		r.Add("session", "%s", p.SessionID)

@@ -158,8 +158,9 @@ run. If palyrad stops, the run goes on when it's back: agent attach.`,
 				{Name: "key", Arg: "KEY", Help: "idempotency key: the same prompt again makes no other run"}}, agentFlags...),
 			Exits: []command.Exit{{Code: "0", Meaning: "the model answered"}, {Code: "1", Meaning: "the run ended without an answer"}},
 			Examples: []command.Example{
-				{Line: `palyra agent run "run the tests in main, and mend what fails"`, Does: "prints what the model says and does"},
-				{Line: `palyra agent run --session ses_... "now commit it"`, Does: "goes on"}}},
+				{Line: `palyra agent run "mend..."`, Does: "prints what the model says and does"},
+				{Line: `palyra agent run --session ses_... "commit..."`, Does: "goes on"},
+				{Line: "palyra agent run -", Does: "reads the prompt from standard input"}}},
 		{Name: "agent chat", Short: "talk with a model",
 			Long: `
 Each line of standard input is a prompt, as with agent run, in one session. It

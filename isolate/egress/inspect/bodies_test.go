@@ -54,7 +54,7 @@ func TestBodies(t *testing.T) {
 				{"POST", "/v1/x?n=2048&sized", kib, true, 200, 2 * kib, ""},
 				{"POST", "/v1/x?n=1", kib + 1, false, 413, 0, "body:1KiB"},
 				{"POST", "/v1/x?n=1", kib + 1, true, 413, 0, "body:1KiB"},
-				{"POST", "/v1/x?n=1", 1 << 20, true, 413, 0, "body:1KiB"},
+				{"POST", "/v1/x?n=1", 200 * kib, true, 413, 0, "body:1KiB"}, // net/http reads as much behind its answer
 				{"GET", "/v1/x?n=2049&sized", 0, false, 502, 0, "answer:2KiB"},
 				{"GET", "/v1/x?n=2049", 0, false, 0, 2 * kib, "answer:2KiB"},
 				{"GET", "/v1/x?n=1000000", 0, false, 0, 2 * kib, "answer:2KiB"},
