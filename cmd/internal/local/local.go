@@ -28,8 +28,7 @@ var (
 	flagPolicy  = programs.FlagPolicy
 	flagNetwork = parsed(programs.FlagNetwork, parseNetwork)
 
-	flagKey     = command.Flag{Name: "key", Arg: "FILE", Help: "identity that opens sealed signing keys (palyra keys\nseal; default ~/.config/palyra/vault.key)"}
-	flagReceipt = programs.FlagReceipt
+	flagKey = command.Flag{Name: "key", Arg: "FILE", Help: "identity that opens sealed signing keys (palyra keys\nseal; default ~/.config/palyra/vault.key)"}
 
 	flagMount = parsed(programs.FlagMount, parseMount)
 	flagCache = parsed(programs.FlagCache, parseCache)
