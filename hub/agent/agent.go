@@ -383,16 +383,20 @@ func (a *Agents) history(ctx context.Context, r run.Agent, c *model.Catalog) (ou
 	}
 	var earlier [][]turn.Message // newest first
 	for _, id := range ids {
-		v, err := run.Read(ctx, a.cfg.Store, id)
+		agent, steps, err := run.ReadAgent(ctx, a.cfg.Store, id)
 		if err != nil {
 			return nil, err
 		}
-		if v.Agent == nil {
+		if agent == nil {
 			continue
 		}
-		l := agentloop.New(agentloop.Config{Prompt: v.Agent.Prompt, Offers: c.Offers, Call: func(t *turn.Call) string { return wrong(c, t) }})
-		for i := range v.Steps {
-			if a.play(ctx, l, c, id, &v.Steps[i]) != nil {
+		l := agentloop.New(agentloop.Config{Prompt: agent.Prompt, Offers: c.Offers, Call: func(t *turn.Call) string { return wrong(c, t) }})
+		for i := range steps {
+			st, err := run.ReadStep(ctx, a.cfg.Store, id, i)
+			if err != nil {
+				return nil, err
+			}
+			if a.play(ctx, l, c, id, &st) != nil {
 				break // its tools were others: what came before is told
 			}
 		}

@@ -27,6 +27,27 @@ func ReadStep(ctx context.Context, st *store.Store, id string, index int) (hub.S
 	})
 }
 
+// ReadAgent returns the agent that chose the steps of a run, and how many there are; nil if none did.
+func ReadAgent(ctx context.Context, st *store.Store, id string) (a *hub.Agent, steps int, err error) {
+	_, err = store.View(ctx, st, func(tx *store.Tx) (none struct{}, err error) {
+		r, err := tx.Run(id)
+		if err != nil {
+			return none, err
+		}
+		p, err := planOf(r)
+		if err != nil || p.Agent == nil {
+			return none, err
+		}
+		last, err := tx.LastStep(id)
+		if last != nil {
+			steps = last.Index + 1
+		}
+		a = p.Agent
+		return none, err
+	})
+	return a, steps, err
+}
+
 // Read returns a run of a store with its steps.
 func Read(ctx context.Context, st *store.Store, id string) (hub.Run, error) {
 	return store.View(ctx, st, func(tx *store.Tx) (hub.Run, error) {
