@@ -27,7 +27,8 @@ func ReadStep(ctx context.Context, st *store.Store, id string, index int) (hub.S
 	})
 }
 
-// ReadAgent returns the agent that chose the steps of a run, nil if none did, and how many there are.
+// ReadAgent returns the agent that chose the steps of a run, nil if none did, and how many there
+// are.
 func ReadAgent(ctx context.Context, st *store.Store, id string) (a *hub.Agent, steps int, err error) {
 	_, err = store.View(ctx, st, func(tx *store.Tx) (none struct{}, err error) {
 		r, err := tx.Run(id)
