@@ -24,7 +24,6 @@ package agentloop
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -66,11 +65,15 @@ type Config struct {
 	// Call reports what is wrong with a call that can't be made, "" if nothing is.
 	Call func(c *turn.Call) string
 
-	MaxTurns  int   // default, and at most, MaxTurns
+	MaxTurns int     // default, and at most, MaxTurns
+	Models   []Model // each is asked when the one before it has failed; none: one of unknown bounds
+	CacheKey string
+}
+
+// Model is what a loop knows of a model.
+type Model struct {
 	MaxTokens int64 // of an answer; 0: the provider's
-	Window    int64 // of the model, in tokens; 0: 128,000
-	CacheKey  string
-	Script    json.RawMessage
+	Window    int64 // in tokens; 0: 128,000
 }
 
 // Step is what comes next: exactly one member is set.
@@ -79,8 +82,10 @@ type Step struct {
 	Call *turn.Call
 	// Done says that the model has answered. Text of the Loop is the answer.
 	Done bool
-	// Again is true of a Turn whose attempt before failed, which wants Wait milliseconds of pause;
-	// 0: the caller's choice.
+	// Model is the index of the model that a Turn is for.
+	Model int
+	// Again is how many attempts of a Turn have failed, and Wait the pause in milliseconds that the
+	// model's provider wants; 0: the caller's choice.
 	Again int
 	Wait  int64
 }
@@ -99,6 +104,7 @@ type Loop struct {
 	done     bool
 	text     string
 
+	model           int // that is asked
 	turns, attempts int
 	wait            int64
 	lengthened      bool // an answer that was cut off was asked to go on
@@ -111,8 +117,14 @@ func New(cfg Config) *Loop {
 	if cfg.MaxTurns <= 0 || cfg.MaxTurns > MaxTurns {
 		cfg.MaxTurns = MaxTurns
 	}
-	if cfg.Window <= 0 {
-		cfg.Window = 128_000
+	cfg.Models = append([]Model(nil), cfg.Models...)
+	if len(cfg.Models) == 0 {
+		cfg.Models = []Model{{}}
+	}
+	for i := range cfg.Models {
+		if cfg.Models[i].Window <= 0 {
+			cfg.Models[i].Window = 128_000
+		}
 	}
 	l := &Loop{cfg: cfg, messages: append([]turn.Message(nil), cfg.History...), failures: make(map[string]int)}
 	l.prompt = len(l.messages)
@@ -158,10 +170,10 @@ func (l *Loop) Next() (Step, error) {
 	}
 	messages, ok := fit(l.messages, l.prompt, l.room())
 	if !ok {
-		return l.end(ReasonContext, "the prompt and the last results don't fit into the model's window of %d tokens", l.cfg.Window)
+		return l.end(ReasonContext, "the prompt and the last results don't fit into the model's window of %d tokens", l.cfg.Models[l.model].Window)
 	}
-	r := &turn.Request{System: l.cfg.System, Messages: messages, Tools: l.cfg.Offers, MaxTokens: l.cfg.MaxTokens, CacheKey: l.cfg.CacheKey, Script: l.cfg.Script}
-	return Step{Turn: r, Again: l.attempts, Wait: l.wait}, nil
+	r := &turn.Request{System: l.cfg.System, Messages: messages, Tools: l.cfg.Offers, MaxTokens: l.cfg.Models[l.model].MaxTokens, CacheKey: l.cfg.CacheKey}
+	return Step{Turn: r, Model: l.model, Again: l.attempts, Wait: l.wait}, nil
 }
 
 func (l *Loop) end(reason, format string, a ...any) (Step, error) {
@@ -175,10 +187,7 @@ func (l *Loop) Answered(a turn.Answer, err error) {
 		a.Error = &turn.Error{Class: turn.Malformed, Message: err.Error()}
 	}
 	if a.Error != nil {
-		if l.attempts++; !a.Error.Again() || l.attempts >= maxAttempts {
-			l.ended = &End{ReasonProvider, a.Error.Error()}
-		}
-		l.wait = a.Error.RetryAfter
+		l.failed(a.Error)
 		return
 	}
 	l.turns, l.attempts, l.wait = l.turns+1, 0, 0
@@ -208,6 +217,20 @@ func (l *Loop) Answered(a turn.Answer, err error) {
 	default:
 		l.done = true
 		l.text += a.Text()
+	}
+}
+
+// failed says what follows a turn without an answer: the same question, after a while or to the
+// next model, or the end. What a provider's rules for content forbid isn't asked elsewhere.
+func (l *Loop) failed(e *turn.Error) {
+	l.attempts++
+	l.wait = e.RetryAfter
+	switch {
+	case e.Again() && l.attempts < maxAttempts:
+	case e.Class != turn.ContentBlocked && l.model+1 < len(l.cfg.Models):
+		l.model, l.attempts, l.wait = l.model+1, 0, 0
+	default:
+		l.ended = &End{ReasonProvider, e.Error()}
 	}
 }
 
@@ -256,11 +279,12 @@ func (l *Loop) Messages() []turn.Message {
 // tools, the system's words and a margin. A token is about four bytes of English; code and other
 // languages have fewer, so three are counted.
 func (l *Loop) room() int64 {
-	answer := l.cfg.MaxTokens
+	m := l.cfg.Models[l.model]
+	answer := m.MaxTokens
 	if answer <= 0 {
-		answer = min(8192, l.cfg.Window/4)
+		answer = min(8192, m.Window/4)
 	}
-	n := (l.cfg.Window-answer)*3 - int64(len(l.cfg.System)) - 1024
+	n := (m.Window-answer)*3 - int64(len(l.cfg.System)) - 1024
 	for i := range l.cfg.Offers {
 		o := &l.cfg.Offers[i]
 		n -= int64(len(o.Name) + len(o.Description) + len(o.Schema) + 32)

@@ -150,6 +150,50 @@ func TestEnds(t *testing.T) {
 	}
 }
 
+// TestNextModel: when a model fails for good the next one is asked, with what was said so far.
+func TestNextModel(t *testing.T) {
+	down := []turn.Answer{failed(turn.Transient), failed(turn.Transient), failed(turn.Transient)}
+	for name, test := range map[string]struct {
+		answers []turn.Answer
+		models  string // that were asked
+		reason  string
+	}{
+		"no key":        {[]turn.Answer{calls("a"), failed(turn.AuthInvalid), says("yes")}, "0 0 1", ""},
+		"down":          {append(down[:3:3], says("yes")), "0 0 0 1", ""},
+		"both":          {append(down[:3:3], down...), "0 0 0 1 1 1", ReasonProvider},
+		"content":       {[]turn.Answer{failed(turn.ContentBlocked)}, "0", ReasonProvider},
+		"it stays with": {[]turn.Answer{failed(turn.Quota), calls("a"), says("yes")}, "0 1 1", ""},
+	} {
+		l := New(Config{Prompt: "?", Models: []Model{{MaxTokens: 1}, {MaxTokens: 2}}})
+		var models []string
+		var err error
+		for {
+			var s Step
+			if s, err = l.Next(); err != nil || s.Done {
+				break
+			}
+			if s.Call != nil {
+				l.Called("ok", false)
+				continue
+			}
+			checkRequest(t, s.Turn)
+			if s.Turn.MaxTokens != int64(s.Model+1) {
+				t.Errorf("%s: model %d is asked for %d tokens", name, s.Model, s.Turn.MaxTokens)
+			}
+			models = append(models, fmt.Sprint(s.Model))
+			l.Answered(test.answers[0], nil)
+			test.answers = test.answers[1:]
+		}
+		reason := ""
+		if end, ok := errors.AsType[*End](err); ok {
+			reason = end.Reason
+		}
+		if got := strings.Join(models, " "); got != test.models || reason != test.reason {
+			t.Errorf("%s: asked %s, %v", name, got, err)
+		}
+	}
+}
+
 // checkHistory: what a run leaves can stand before the prompt of the next.
 func checkHistory(t *testing.T, m []turn.Message) {
 	t.Helper()
@@ -180,7 +224,7 @@ func TestSameAgain(t *testing.T) {
 		text   string
 		fails  bool
 	}
-	one := New(Config{Prompt: "?", Window: 2000})
+	one := New(Config{Prompt: "?", Models: []Model{{Window: 2000}}})
 	var all []told
 	for i := range 20 {
 		s, err := one.Next()
@@ -195,7 +239,7 @@ func TestSameAgain(t *testing.T) {
 			}
 		}
 		all = append(all, next)
-		again := New(Config{Prompt: "?", Window: 2000})
+		again := New(Config{Prompt: "?", Models: []Model{{Window: 2000}}})
 		for _, l := range []*Loop{one, again} {
 			tell := all
 			if l == one {
@@ -233,7 +277,7 @@ func TestFit(t *testing.T) {
 		play(t, l, calls("a"), says(long))
 		history = append(history, l.Messages()...)
 	}
-	l := New(Config{History: history, Prompt: "the task", Window: 12_000, MaxTokens: 1000})
+	l := New(Config{History: history, Prompt: "the task", Models: []Model{{Window: 12_000, MaxTokens: 1000}}})
 	for i := range 40 {
 		s, err := l.Next()
 		if err != nil {
@@ -253,7 +297,7 @@ func TestFit(t *testing.T) {
 		}
 		l.Answered(calls(fmt.Sprint("a", i)), nil)
 	}
-	if _, err := New(Config{Prompt: strings.Repeat("x", 100_000), Window: 10_000}).Next(); err == nil || err.(*End).Reason != ReasonContext {
+	if _, err := New(Config{Prompt: strings.Repeat("x", 100_000), Models: []Model{{Window: 10_000}}}).Next(); err == nil || err.(*End).Reason != ReasonContext {
 		t.Errorf("a prompt beyond the window: %v", err)
 	}
 }
@@ -279,7 +323,7 @@ func FuzzLoop(f *testing.F) {
 			}
 			answers = append(answers, a)
 		}
-		l := New(Config{Prompt: "?", Window: 4000, Call: func(c *turn.Call) string {
+		l := New(Config{Prompt: "?", Models: []Model{{Window: 4000}, {Window: 3000}}, Call: func(c *turn.Call) string {
 			if c.Name == "unknown" {
 				return "no such tool"
 			}

@@ -397,10 +397,11 @@ type ServerStarting struct {
 
 // AgentStarted is the data of EventAgentStarted: what a model is offered.
 type AgentStarted struct {
-	Model   string        `json:"model"`
-	Tools   string        `json:"tools"` // id of the list: "toolcat_" and 16 hexadecimal digits
-	Offered []string      `json:"offered"`
-	LeftOut []ToolLeftOut `json:"left_out,omitempty"`
+	Model    string        `json:"model"`
+	Fallback []string      `json:"fallback,omitempty"` // models that are asked where it fails, in order
+	Tools    string        `json:"tools"`              // id of the list: "toolcat_" and 16 hexadecimal digits
+	Offered  []string      `json:"offered"`
+	LeftOut  []ToolLeftOut `json:"left_out,omitempty"`
 	// Earlier is how many messages of the session's earlier runs it's given.
 	Earlier int `json:"earlier,omitempty"`
 }

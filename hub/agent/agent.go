@@ -86,14 +86,17 @@ func (a *Agents) Check(w *hub.Agent) error {
 		return fault.New(fault.Usage, "invalid_input", "start run", errors.New("it names no model, and none is the default")).
 			WithHint("one of: " + strings.Join(names, ", "))
 	}
-	return a.cfg.Models.Usable(a.model(w))
+	return a.cfg.Models.Usable(a.models(w)[0])
 }
 
-func (a *Agents) model(w *hub.Agent) string {
+// models returns the models of a run, in the order in which they're asked. One that was named is
+// asked alone.
+func (a *Agents) models(w *hub.Agent) []string {
 	if w.Model != "" {
-		return w.Model
+		return []string{w.Model}
 	}
-	return a.cfg.Models.Default()
+	first := a.cfg.Models.Default()
+	return append([]string{first}, a.cfg.Models.Fallback(first)...)
 }
 
 // Source implements run.Agents.
@@ -163,7 +166,7 @@ func (s *source) Next(ctx context.Context, results []hub.StepResult) (hub.Step, 
 		return hub.Step{}, false, err
 	}
 	s.release = release
-	input, err := model.Input(s.a.model(&s.run.Agent), digest)
+	input, err := model.Input(s.a.models(&s.run.Agent)[next.Model], digest)
 	return hub.Step{Tool: turn.Tool, Input: input}, true, err
 }
 
@@ -209,10 +212,14 @@ func (s *source) ended(text, why string) hub.AgentEnded {
 // begin makes the loop.
 func (s *source) begin(ctx context.Context, first bool) error {
 	c := s.run.Caller
-	name := s.a.model(&s.run.Agent)
-	one, err := s.a.cfg.Models.Model(name)
-	if err != nil {
-		return err
+	names := s.a.models(&s.run.Agent)
+	var models []agentloop.Model
+	for _, name := range names {
+		one, err := s.a.cfg.Models.Model(name)
+		if err != nil {
+			return err
+		}
+		models = append(models, agentloop.Model{MaxTokens: one.MaxTokens, Window: one.Context})
 	}
 	tools, out, err := s.a.cfg.Tools(ctx, c)
 	if err != nil {
@@ -238,14 +245,14 @@ func (s *source) begin(ctx context.Context, first bool) error {
 	}
 	s.loop = agentloop.New(agentloop.Config{
 		System: system(s.a.cfg.Workspaces), History: history, Prompt: s.run.Prompt, Offers: s.catalog.Offers, Call: s.wrong,
-		MaxTurns: int(min(int64(turns(s.run.Turns)), s.run.Calls+8)), MaxTokens: one.MaxTokens, Window: one.Context, CacheKey: s.run.Session,
+		MaxTurns: int(min(int64(turns(s.run.Turns)), s.run.Calls+8)), Models: models, CacheKey: s.run.Session,
 	})
 	if first {
-		names := make([]string, len(s.catalog.Offers))
+		offered := make([]string, len(s.catalog.Offers))
 		for i := range s.catalog.Offers {
-			names[i] = s.catalog.Offers[i].Name
+			offered[i] = s.catalog.Offers[i].Name
 		}
-		s.tell(hub.EventAgentStarted, hub.AgentStarted{Model: name, Tools: s.catalog.ID, Offered: names, LeftOut: append(out, s.catalog.LeftOut...), Earlier: len(history)})
+		s.tell(hub.EventAgentStarted, hub.AgentStarted{Model: names[0], Fallback: names[1:], Tools: s.catalog.ID, Offered: offered, LeftOut: append(out, s.catalog.LeftOut...), Earlier: len(history)})
 	}
 	return nil
 }

@@ -159,6 +159,7 @@ type Model struct {
 	Network   string `key:"network" unit:"NETWORK/BITS:PORT" doc:"For a server with a private address or of this host: the network with the url's port, as a call's --egress names it (docs/EGRESS.md). Empty: the url's host is on the Internet."`
 	MaxTokens int64  `key:"max_tokens" unit:"tokens" default:"0" min:"0" max:"10000000" doc:"The longest answer. 0: as long as is asked for, or as the provider has it."`
 	Context   int64  `key:"context" unit:"tokens" default:"128000" min:"1000" max:"100000000" doc:"The window: what question and answer have room for."`
+	Fallback  string `key:"fallback" unit:"name" doc:"Of [models.NAME]: the one that is asked where this one fails and the run names none. Its provider reads the same. Empty: none."`
 	Script    string `key:"script" unit:"path" doc:"For scripted: a JSON file with its answers, read at the start. Empty: a built-in one."`
 }
 

@@ -150,6 +150,8 @@ func TestRefused(t *testing.T) {
 		{"a relative script", "[models.a]\nprovider = \"scripted\"\nscript = \"x.json\"\n", nil, 3, "no clean absolute path", ""},
 		{"a url that isn't asked", "[models.a]\nprovider = \"scripted\"\nurl = \"https://a.example\"\n", nil, 3, "reaches nothing", ""},
 		{"no tokens", "[models.a]\nprovider = \"scripted\"\ncontext = 10\n", nil, 3, "less than 1000", ""},
+		{"a fallback without its model", "[models.a]\nprovider = \"scripted\"\nfallback = \"b\"\n", nil, 3, "is none of the models", ""},
+		{"a fallback to itself", "[models.a]\nprovider = \"scripted\"\nfallback = \"a\"\n", nil, 3, "leads around: a, a", ""},
 		{"an agent without its model", "[agent]\nmodel = \"b\"\n[models.a]\nprovider = \"scripted\"\n", nil, 2, "is none of the models", "did you mean a?"},
 		{"mode", "[listen]\nsocket_mode = \"4755\"\n", nil, 2, "is no octal mode", ""},
 		{"mode number", "[listen]\nsocket_mode = 0o660\n", nil, 2, "not a number", "write it in quotes"},

@@ -54,13 +54,26 @@ func (c *Config) checkModels() (ps []Problem) {
 			add(table+leaf, "palyra config explain models.NAME."+leaf, "%v", err)
 		}
 	}
-	if name := c.Agent.Model; name != "" {
-		if _, ok := c.Models[name]; !ok {
+	known := func(key, name string) {
+		if _, ok := c.Models[name]; name != "" && !ok {
 			fix := ""
 			if n := nearest(name, slices.Sorted(maps.Keys(c.Models))); n != "" {
 				fix = fmt.Sprintf("did you mean %s?", n)
 			}
-			add("agent.model", fix, "is none of the models of this file")
+			add(key, fix, "is none of the models of this file")
+		}
+	}
+	known("agent.model", c.Agent.Model)
+	for _, name := range slices.Sorted(maps.Keys(c.Models)) {
+		key := "models." + name + ".fallback"
+		known(key, c.Models[name].Fallback)
+		seen := []string{name}
+		for next := c.Models[name].Fallback; next != ""; next = c.Models[next].Fallback {
+			if slices.Contains(seen, next) {
+				add(key, "", "leads around: %s", strings.Join(append(seen, next), ", "))
+				break
+			}
+			seen = append(seen, next)
 		}
 	}
 	return ps

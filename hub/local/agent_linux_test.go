@@ -159,6 +159,45 @@ func TestAgentEnds(t *testing.T) {
 	}
 }
 
+// TestAgentFallback: where the default model fails, the next is asked, with what was said so far; a
+// model that was named is asked alone.
+func TestAgentFallback(t *testing.T) {
+	dir := t.TempDir()
+	script := func(name string, turns ...turn.ScriptTurn) string {
+		b, err := canon.Marshal(turn.Script{Turns: turns})
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), b, 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return filepath.Join(dir, name)
+	}
+	first := script("first", calls("I look.", `palyra_echo {"text":"x"}`), turn.ScriptTurn{Error: &turn.Error{Class: turn.Quota, Message: "used up"}})
+	second := script("second", says("not asked"), says("It says x."))
+	h := newHouse(t, func(lc *Config, kc *kernel.Config) {
+		var err error
+		lc.Models, err = model.New(model.Config{Tools: kc.Tools, Fetch: filepath.Join(bin(t), "palyra-fetch"), Default: "first",
+			Models: map[string]config.Model{"first": {Provider: turn.Scripted, Script: first, Fallback: "second"}, "second": {Provider: turn.Scripted, Script: second}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		kc.Tools = lc.Models
+	})
+	op := h.member(2001, access.Operator)
+	r := h.agent(op, h.session(op), "look")
+	if r.State != hub.RunDone || r.Answer == nil || r.Answer.Text != "It says x." || len(r.Steps) != 4 || !strings.Contains(string(r.Steps[3].Input), `"second"`) {
+		t.Errorf("%s %s, %+v, %d steps", r.State, r.Reason, r.Answer, len(r.Steps))
+	}
+	made, err := hub.StartRun.Do(t.Context(), h, op, hub.NewRun{Session: h.session(op), Agent: &hub.Agent{Prompt: "look", Model: "first"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := h.ended(op, made.ID); r.State != hub.RunFailed || r.Reason != agentloop.ReasonProvider || len(r.Steps) != 3 {
+		t.Errorf("by its name: %s %s, %d steps", r.State, r.Reason, len(r.Steps))
+	}
+}
+
 // TestAgentPermissions: a token's scopes bound what a model is offered, and who has no model has no
 // agents.
 func TestAgentPermissions(t *testing.T) {

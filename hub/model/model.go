@@ -153,6 +153,14 @@ func (m *Models) Names() []string { return slices.Sorted(maps.Keys(m.cfg.Models)
 // Default returns the name of the model that is asked where none is named, "" if there is none.
 func (m *Models) Default() string { return m.cfg.Default }
 
+// Fallback returns the names of the models that are asked where one fails, in order.
+func (m *Models) Fallback(name string) (names []string) {
+	for next := m.cfg.Models[name].Fallback; next != ""; next = m.cfg.Models[next].Fallback {
+		names = append(names, next)
+	}
+	return names
+}
+
 // Model returns a declared model.
 func (m *Models) Model(name string) (config.Model, error) {
 	one, ok := m.cfg.Models[name]
