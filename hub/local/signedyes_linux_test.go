@@ -105,10 +105,11 @@ func TestSignedYes(t *testing.T) {
 	if err := passkey.VerifyYes(ap.Signed[0]); err != nil {
 		t.Error(err)
 	}
-	_, q = h.asked(alice, "b")
+	r, q = h.asked(alice, "b")
 	if a, err := h.resolve(h.owner, hub.Resolution{ID: q.ID, Answer: hub.Answer{}}); err != nil || a.State != hub.ApprovalDenied {
 		t.Errorf("a no without a passkey: %+v, %v", a, err)
 	}
+	h.ended(alice, r.ID)
 	if err := h.oracle(); err != nil {
 		t.Error(err)
 	}
