@@ -8,9 +8,8 @@
 //
 // # Contract
 //
-// A Loop is a pure machine: it makes nothing, keeps no time and asks nobody. What it's told
-// decides what comes next, so a loop that is told the same again, after a restart, is where it
-// was. Every turn and every call is a step of a run (palyra/hub/run), and goes through the gate.
+// A Loop is a pure machine: it makes nothing, keeps no time and has no other source. Told the same
+// steps again, after a restart, it is where it was. Every turn and every call is a step of a run (palyra/hub/run), and goes through the gate.
 //
 // It ends: an answer without calls is the last, and turns, repeated failures and the model's window
 // are bounded. A call that can't be one (an unknown tool, arguments that are no JSON object) is
@@ -18,7 +17,7 @@
 //
 // # What it does not protect against
 //
-// What a model does with what it reads. Its calls are proposals: policy, with the labels of what
+// The model can obey any text that it reads. Its calls are proposals: policy, with the labels of what
 // the session has read, decides each.
 package agentloop
 
@@ -221,7 +220,7 @@ func (l *Loop) Answered(a turn.Answer, err error) {
 }
 
 // failed says what follows a turn without an answer: the same question, after a while or to the
-// next model, or the end. What a provider's rules for content forbid isn't asked elsewhere.
+// next model, or the end. A question that a provider's rules for content forbid goes to no other.
 func (l *Loop) failed(e *turn.Error) {
 	l.attempts++
 	l.wait = e.RetryAfter

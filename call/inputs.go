@@ -22,7 +22,7 @@ func Origins() []string {
 	return []string{OriginMemory, OriginModel, OriginOperator, OriginPerson, OriginProject, OriginTool, OriginWeb}
 }
 
-// outside are the origins whose authors nobody here vouches for.
+// outside are the origins of authors unknown here.
 var outside = []string{OriginTool, OriginWeb}
 
 // Untrusted reports whether any of these origins is outside.

@@ -74,7 +74,7 @@ func messagesBody(model string, r *turn.Request) object {
 	return b
 }
 
-// inputOf is a call's arguments as the object that Messages wants. What isn't one is put into one,
+// inputOf is a call's arguments as the object that Messages wants. Other text is put into one,
 // in the form that the provider documents for it.
 func inputOf(arguments string) any {
 	if strings.TrimSpace(arguments) == "" {

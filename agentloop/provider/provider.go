@@ -20,7 +20,7 @@
 //
 // # What it does not protect against
 //
-// What an answer says is the provider's word, its usage too. Time is the reader's: a body that
+// An answer is the provider's word, its usage too. Time is the reader's: a body that
 // hangs makes Decode hang.
 package provider
 

@@ -8,11 +8,11 @@
 // # Contract
 //
 // An answer is text, calls of tools and items of the provider's own, in the order in which the
-// model made them, and ends with one event that has End or Error. What doesn't is cut off: ErrCut.
+// model made them, and ends with one event that has End or Error. One without is cut off: ErrCut.
 //
 // # What it does not protect against
 //
-// What an answer says is the provider's word: its calls are proposals, and decided as any.
+// An answer is the provider's word: its calls are proposals, and decided as any.
 package turn
 
 import (
@@ -177,7 +177,7 @@ func (r *Request) Encode() ([]byte, error) {
 	return b, err
 }
 
-// ParseRequest reads what Encode wrote, or somebody else did.
+// ParseRequest reads a request, of Encode or of a caller.
 func ParseRequest(b []byte) (*Request, error) {
 	var r Request
 	if err := canon.Decode(b, &r, canon.Limits{Bytes: MaxRequest, Depth: 64}); err != nil {

@@ -92,7 +92,7 @@ func (a *app) invite(text string) {
 	}
 }
 
-// agentAttach follows the run of an agent that somebody else began.
+// agentAttach follows the run of an agent to its end.
 func (a *app) agentAttach(ctx context.Context, inv *command.Invocation) (*result, error) {
 	h, err := a.connect(inv)
 	if err != nil {

@@ -111,7 +111,7 @@ type source struct {
 	fed     int // results that the loop was told
 	turns   int
 	release func() // of the question at hand; nil: none is
-	told    []run.Told
+	told    []run.Entry
 }
 
 var (
@@ -132,7 +132,7 @@ func (s *source) Next(ctx context.Context, results []hub.StepResult) (hub.Step, 
 		if err != nil {
 			return hub.Step{}, false, err
 		}
-		if err := s.a.play(ctx, s.loop, s.catalog, s.run.ID, &st); err != nil {
+		if err := s.a.play(ctx, s.loop, s.catalog, &s.run, s.run.ID, &st); err != nil {
 			return hub.Step{}, false, err
 		}
 		if st.Tool == turn.Tool {
@@ -185,7 +185,7 @@ func backoff(n int, wants int64) time.Duration {
 }
 
 // Tell implements run.Telling.
-func (s *source) Tell() []run.Told {
+func (s *source) Tell() []run.Entry {
 	told := s.told
 	s.told = nil
 	return told
@@ -201,7 +201,7 @@ func (s *source) Close() error {
 }
 
 func (s *source) tell(kind string, data any) {
-	s.told = append(s.told, run.Told{Kind: kind, Data: data})
+	s.told = append(s.told, run.Entry{Kind: kind, Data: data})
 }
 
 func (s *source) ended(text, why string) hub.AgentEnded {
@@ -284,8 +284,9 @@ func wrong(catalog *model.Catalog, c *turn.Call) string {
 // were others when it was made.
 var errOther = errors.New("the tools aren't those with which it began")
 
-// play tells a loop of a step that was made.
-func (a *Agents) play(ctx context.Context, l *agentloop.Loop, c *model.Catalog, id string, st *hub.StepResult) error {
+// play tells a loop of a step of run id, for who. Who may read no artifacts is told no more of a
+// stream than a result has.
+func (a *Agents) play(ctx context.Context, l *agentloop.Loop, c *model.Catalog, who *run.Agent, id string, st *hub.StepResult) error {
 	want, err := l.Next()
 	if err != nil {
 		return err
@@ -299,7 +300,12 @@ func (a *Agents) play(ctx context.Context, l *agentloop.Loop, c *model.Catalog, 
 			return other
 		}
 		told := hub.Tell(hub.NameCall(want.Call.Name, []byte(want.Call.Arguments)), &hub.Run{ID: id}, st)
-		told.Took(st, st.Tool != kernel.ToolRun && st.Tool != hub.ToolMCPCall, func(o hub.Output, first int64) string { return a.tail(ctx, o, first) })
+		told.Took(st, st.Tool != kernel.ToolRun && st.Tool != hub.ToolMCPCall, func(o hub.Output, first int64) string {
+			if a.cfg.May(who.Caller, toolproto.ArtifactRead) != nil {
+				return ""
+			}
+			return a.tail(ctx, o, first)
+		})
 		l.Called(told.Text(), told.Bad || st.Exit != 0)
 	default:
 		return other
@@ -403,7 +409,7 @@ func (a *Agents) history(ctx context.Context, r run.Agent, c *model.Catalog) (ou
 			if err != nil {
 				return nil, err
 			}
-			if a.play(ctx, l, c, id, &st) != nil {
+			if a.play(ctx, l, c, &r, id, &st) != nil {
 				break // its tools were others: what came before is told
 			}
 		}

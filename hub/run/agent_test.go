@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"palyra/hub"
+	"palyra/hub/session"
 	"palyra/internal/fault"
 )
 
@@ -20,23 +21,23 @@ func (s scripted) Source(a Agent) Source { return &playing{steps: s.steps[a.Prom
 
 type playing struct {
 	steps []hub.Step
-	told  []Told
+	told  []Entry
 }
 
 func (p *playing) Next(_ context.Context, results []hub.StepResult) (hub.Step, bool, error) {
 	n := len(results)
 	switch {
 	case n < len(p.steps) && p.steps[n].Tool == "giveup":
-		p.told = append(p.told, Told{hub.EventAgentEnded, hub.AgentEnded{Error: "it gives up"}})
+		p.told = append(p.told, Entry{hub.EventAgentEnded, hub.AgentEnded{Error: "it gives up"}})
 		return hub.Step{}, false, &Stop{Reason: "max_turns"}
 	case n < len(p.steps):
 		return p.steps[n], true, nil
 	}
-	p.told = append(p.told, Told{hub.EventAgentEnded, hub.AgentEnded{Text: fmt.Sprint(n, " steps"), Turns: n}})
+	p.told = append(p.told, Entry{hub.EventAgentEnded, hub.AgentEnded{Text: fmt.Sprint(n, " steps"), Turns: n}})
 	return hub.Step{}, false, nil
 }
 
-func (p *playing) Tell() []Told {
+func (p *playing) Tell() []Entry {
 	told := p.told
 	p.told = nil
 	return told
@@ -118,6 +119,23 @@ func TestAgentResumes(t *testing.T) {
 	h.reopen(withAgents)
 	if r := h.ended(b); r.State != hub.RunDone || len(r.Steps) != 2 || r.Steps[0].Outcome == "executed" {
 		t.Errorf("%s %s, %+v", r.State, r.Reason, r.Steps)
+	}
+}
+
+// TestAgentWithoutModels: runs that a configuration without models finds end, whether they had begun
+// or waited.
+func TestAgentWithoutModels(t *testing.T) {
+	one := func(c *Config) { withAgents(c); c.Bounds = session.Bounds{Active: 1} }
+	h := open(t, one)
+	begun, waits := h.start(agent("hold")), h.start(agent("three"))
+	<-h.g.in
+	<-h.g.in
+	h.stop()
+	h.reopen(nil)
+	for id, reason := range map[string]string{begun: ReasonInterrupted, waits: "not_found"} {
+		if r := h.ended(id); r.State != hub.RunFailed || r.Reason != reason {
+			t.Errorf("%s %s, want %s", r.State, r.Reason, reason)
+		}
 	}
 }
 

@@ -73,6 +73,8 @@ func (e *Engine) recover(ctx context.Context) error {
 		case p.Attended:
 			err = e.abandoned(ctx, r.ID, p, Stop{State: store.RunCancelled, Reason: ReasonCallerGone})
 		case e.cfg.Park:
+		case p.Agent != nil && e.cfg.Agents == nil: // the configuration has no models any more
+			err = e.abandoned(ctx, r.ID, p, Stop{State: store.RunFailed, Reason: "not_found"})
 		default:
 			j := e.newJob(r.ID, r.Session, r.Principal, p, r.Budget)
 			_ = e.remember(j) // it has been promised, also without room

@@ -22,8 +22,8 @@
 // reason, whatever happens to the process. A step is put down as running before
 // its call begins; the next Open finds it so and makes it no second time. It
 // gives a run that was under way the end failed "interrupted", and its step what
-// the journal says became of the call. Runs that had not begun are made, in
-// their order, except those that only somebody who waited wanted to have.
+// the journal says became of the call; but an agent's run goes on behind that step.
+// Runs that had not begun are made, in their order, except those whose caller waited.
 //
 // Budgets are looked at before every step; wall time and bytes also end a step
 // that is under way.

@@ -37,11 +37,11 @@ type Agent struct {
 // it was asked last: it's asked when Next has returned.
 type Telling interface {
 	Source
-	Tell() []Told
+	Tell() []Entry
 }
 
-// Told is an event.
-type Told struct {
+// Entry is an event for the tape.
+type Entry struct {
 	Kind string
 	Data any
 }

@@ -78,7 +78,7 @@ func (p *program) main(args []string, stdin io.Reader, stdout, stderr io.Writer)
 
 func usage(err error) error { return fault.New(fault.Usage, "invalid_input", "ask model", err) }
 
-// run emits the answer. A *turn.Error is why there is none.
+// run emits the answer. A *turn.Error says why there is none.
 func (p *program) run(args []string, stdin io.Reader, emit func(turn.Event) error) error {
 	if len(args) < 4 || args[0] != turn.Tool {
 		return usage(errors.New("usage: palyra-fetch " + turn.Tool + " DIALECT URL MODEL {header:NAME=VALUE | secret:PLACE=VARIABLE}"))
