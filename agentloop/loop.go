@@ -8,8 +8,9 @@
 //
 // # Contract
 //
-// A Loop is a pure machine: it makes nothing, keeps no time and has no other source. Told the same
-// steps again, after a restart, it is where it was. Every turn and every call is a step of a run (palyra/hub/run), and goes through the gate.
+// A Loop is a pure machine: it makes nothing, keeps no time and has no other source. Told the
+// same steps again, after a restart, it is where it was. Every turn and every call is a step of a
+// run (palyra/hub/run), and goes through the gate.
 //
 // It ends: an answer without calls is the last, and turns, repeated failures and the model's window
 // are bounded. A call that can't be one (an unknown tool, arguments that are no JSON object) is
@@ -17,8 +18,8 @@
 //
 // # What it does not protect against
 //
-// The model can obey any text that it reads. Its calls are proposals: policy, with the labels of what
-// the session has read, decides each.
+// The model can obey any text that it reads. Its calls are proposals: policy, with the labels of
+// what the session has read, decides each.
 package agentloop
 
 import (
