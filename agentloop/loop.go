@@ -23,7 +23,6 @@
 package agentloop
 
 import (
-	"bytes"
 	"fmt"
 	"strings"
 
@@ -291,21 +290,4 @@ func (l *Loop) room() int64 {
 	}
 	// The request is one line of JSON, with escapes.
 	return min(n, turn.MaxRequest/2)
-}
-
-// object reports whether text is one JSON object.
-func object(text string) bool {
-	b := bytes.TrimSpace([]byte(text))
-	return len(b) > 0 && b[0] == '{' && canon.Check(b) == nil
-}
-
-// CheckArguments says what is wrong with the arguments of a call, "" if nothing is.
-func CheckArguments(c *turn.Call) string {
-	switch {
-	case len(c.Arguments) > turn.MaxArguments:
-		return fmt.Sprintf("the arguments have %d bytes, the limit is %d", len(c.Arguments), turn.MaxArguments)
-	case !object(c.Arguments):
-		return "the arguments are not one JSON object"
-	}
-	return ""
 }

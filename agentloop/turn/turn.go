@@ -22,7 +22,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	"palyra/internal/canon"
 	"palyra/internal/fault"
@@ -155,9 +154,6 @@ type Error struct {
 
 // Error implements error.
 func (e *Error) Error() string { return e.Class + ": " + e.Message }
-
-// Wait returns RetryAfter.
-func (e *Error) Wait() time.Duration { return time.Duration(e.RetryAfter) * time.Millisecond }
 
 // Again reports whether the same question may be answered later.
 func (e *Error) Again() bool {
