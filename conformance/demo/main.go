@@ -96,7 +96,7 @@ var steps = []struct {
 	{"A sensitive call waits for a person; what was approved is what runs", approved},
 	{"A hostile program, outside and inside", attacked},
 	{"A secret reaches the program that policy names, and no output", secret},
-	{"A call reaches the hosts that it names; one that it doesn't is denied, until a person permits it", reached},
+	{"A call reaches the hosts that it names, and no other until a person permits it; an agent that a page misleads is stopped", reached},
 	{"A daemon: a call that waits, a second principal who answers, a paired device, the emergency stop, a kill in the middle", operated},
 	{"An agent mends a failing test over MCP; a person is asked once, about the changes", served},
 	{"The signing key is replaced; receipts from before and after verify with one trust directory", rotated},

@@ -38,7 +38,7 @@ when { context.approved };
 type results struct {
 	Checks   int
 	Failures []string
-	Receipts [][2]string // file and outcome
+	Receipts [][3]string // file, outcome and trust
 }
 
 // reached is the step of the network. Its hosts are a small Internet that the demo makes, in
@@ -66,7 +66,7 @@ func reached(ctx context.Context, d *demo) {
 	d.checks += r.Checks
 	d.failures = append(d.failures, r.Failures...)
 	for _, x := range r.Receipts {
-		d.receipts = append(d.receipts, receipt{file: x[0], outcome: x[1]})
+		d.receipts = append(d.receipts, receipt{file: x[0], outcome: x[1], trust: x[2]})
 	}
 }
 
@@ -85,7 +85,7 @@ func (d *demo) within(file string) int {
 		}
 		r := results{Checks: d.checks, Failures: d.failures}
 		for _, x := range d.receipts {
-			r.Receipts = append(r.Receipts, [2]string{x.file, x.outcome})
+			r.Receipts = append(r.Receipts, [3]string{x.file, x.outcome, x.trust})
 		}
 		b, err := json.Marshal(r)
 		if err == nil {
@@ -184,7 +184,7 @@ func (d *demo) network(ctx context.Context, w *world.World) error {
 	d.expect(in.status == 0 && strings.HasPrefix(in.stdout, "other.example at "), "with the person's yes it is reached (status %d)%s", in.status, in.complaint())
 	shown = d.run(ctx, "$", d.dir, d.palyra, "attest", "show", d.receipt("hostpermitted"))
 	d.expect(strings.Contains(shown.stdout, "other.example"), "the receipt says where the program connected")
-	return nil
+	return d.misled(ctx, w)
 }
 
 // remember is a program that logs in, keeps in memory and in files what it has of the token, and
