@@ -74,6 +74,9 @@ func (t *Table) schema(e *entry) json.RawMessage {
 // has says what a program finds in a workspace besides it, for whoever writes its command.
 func has(name string, w Workspace) string {
 	var parts []string
+	if w.ReadOnly && !w.Staged {
+		parts = append(parts, "read-only, so read_only is true")
+	}
 	if d := w.Declared; d != nil {
 		if d.OwnPath {
 			parts = append(parts, "at "+w.Path)

@@ -279,7 +279,7 @@ func (t *Table) workspace(name string, write bool) (Workspace, error) {
 	case !ok:
 		return w, usage("not_found", op, errors.New("the operator declared none of this name"))
 	case write && w.ReadOnly && !w.Staged:
-		return w, usage("read_only", op, errors.New("the operator declared it read-only"))
+		return w, usage("read_only", op, errors.New("the operator declared it read-only: programs run there with read_only"))
 	}
 	return w, nil
 }
