@@ -215,7 +215,7 @@ func picture(ctx context.Context, tab *chromedp.Target) ([]byte, error) {
 // wider than its window, and that axe-core finds nothing serious against one.
 func TestPictures(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newHouse(t, func(string) string { return "[models.first]\nprovider = \"scripted\"\n" })
 	ctx := browser(t)
 	// look judges the open page, and takes its picture if it has a name.
 	look := func(name string) {
@@ -264,7 +264,7 @@ func TestPictures(t *testing.T) {
 	do(t, ctx, goTo(h.url+"/console/runs"), click("main tbody a"), see("executed"))
 	run := get(t, ctx, chromedp.Location())
 	shoot("run", run)
-	for _, name := range []string{"runs", "changes", "receipts", "policy", "secrets", "hosts", "access", "journal", "host"} {
+	for _, name := range []string{"runs", "agent", "changes", "receipts", "policy", "secrets", "hosts", "access", "journal", "host"} {
 		shoot(name, h.url+"/console/"+name)
 	}
 	shoot("entry", h.url+"/console/journal/2")

@@ -95,6 +95,23 @@ type step struct {
 	Run     string
 	Runs    bool       // its program runs
 	Streams *[2]stream // nil: not to be had
+	Said    *hub.Said  // by a model in a step that is over; nil: it's no turn of one
+}
+
+// Model reports whether the step is a turn of a model.
+func (s *step) Model() bool { return s.Tool == hub.ToolModel }
+
+// say has the page show a model's words in place of its output.
+func (s *step) say() {
+	if s.Streams == nil {
+		return
+	}
+	said := hub.SaidIn(s.Streams[0].Text)
+	if s.Runs {
+		s.Streams[0].Text = said.Text
+		return
+	}
+	s.Said = &said
 }
 
 // running reports whether the program of a run's step runs.
@@ -109,7 +126,10 @@ func (t *turn) output() error {
 	if err != nil || n < 0 {
 		return fault.New(fault.NotFound, "not_found", "find page", nil)
 	}
-	s := step{StepResult: hub.StepResult{Index: n}, Run: t.words[1]}
+	s := &step{StepResult: hub.StepResult{Index: n}, Run: t.words[1]}
+	if t.r.URL.Query().Has("said") {
+		s.Tool, s.Runs = hub.ToolModel, true
+	}
 	if !t.r.URL.Query().Has("part") {
 		r, err := ask(t, hub.GetRun, s.Run)
 		if err != nil {
@@ -122,6 +142,9 @@ func (t *turn) output() error {
 	}
 	if s.Streams, err = t.newest(s.Run, n); err != nil {
 		return err
+	}
+	if s.Model() && s.Runs {
+		s.say()
 	}
 	return t.show("output", "Output", s)
 }

@@ -31,12 +31,12 @@ func (t *turn) run() error {
 		hub.Run
 		Over          bool
 		Asked         *hub.Page[hub.Approval]
-		Shown         []step
+		Shown         []*step
 		Before, After *block
 	}{Run: r, Over: r.Ended != nil, Asked: asked}
 	from, to := t.shown(&r)
 	for i := from; i < to; i++ {
-		s := step{StepResult: r.Steps[i], Run: r.ID, Runs: running(&r, i)}
+		s := &step{StepResult: r.Steps[i], Run: r.ID, Runs: running(&r, i)}
 		if s.Runs {
 			s.Streams, err = t.newest(r.ID, i)
 		} else {
@@ -45,6 +45,9 @@ func (t *turn) run() error {
 		}
 		if err != nil {
 			return err
+		}
+		if s.Model() {
+			s.say()
 		}
 		data.Shown = append(data.Shown, s)
 	}

@@ -28,6 +28,8 @@ var table = []page{
 	{http.MethodGet, []string{"runs", "*", "output", "*"}, (*turn).output},
 	{http.MethodGet, []string{"runs", "*", "output", "*", "*"}, (*turn).file},
 	{http.MethodPost, []string{"runs", "*", "cancel"}, (*turn).cancel},
+	{http.MethodGet, []string{"agent"}, (*turn).agent},
+	{http.MethodPost, []string{"agent"}, (*turn).askAgent},
 	{http.MethodGet, []string{"changes"}, (*turn).layers},
 	{http.MethodGet, []string{"changes", "*"}, (*turn).layer},
 	{http.MethodPost, []string{"changes", "*", "apply"}, (*turn).applyLayer},
@@ -73,6 +75,7 @@ type place struct{ At, Name string }
 var places = []place{
 	{"questions", "Questions"},
 	{"runs", "Runs"},
+	{"agent", "Agent"},
 	{"changes", "Changes"},
 	{"journal", "Journal"},
 	{"receipts", "Receipts"},
