@@ -16,10 +16,26 @@ func chatBody(model string, r *turn.Request) object {
 	if r.CacheKey != "" {
 		b["prompt_cache_key"] = r.CacheKey
 	}
+	sampling(b, r)
+	choice(b, r, func(name string) object { return object{"type": "function", "function": object{"name": name}} })
+	if len(r.Stop) > 0 {
+		b["stop"] = r.Stop
+	}
+	switch {
+	case r.Format == nil:
+	case r.Format.Schema == nil:
+		b["response_format"] = object{"type": "json_object"}
+	default:
+		b["response_format"] = object{"type": "json_schema", "json_schema": schema(r.Format)}
+	}
 	if len(r.Tools) > 0 {
 		var tools []object
 		for _, o := range r.Tools {
-			tools = append(tools, object{"type": "function", "function": tool(object{"name": o.Name, "parameters": o.Schema}, o)})
+			f := tool(object{"name": o.Name, "parameters": o.Schema}, o)
+			if o.Strict {
+				f["strict"] = true
+			}
+			tools = append(tools, object{"type": "function", "function": f})
 		}
 		b["tools"] = tools
 	}

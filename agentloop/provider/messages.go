@@ -14,6 +14,13 @@ func messagesBody(model string, r *turn.Request) object {
 	if r.MaxTokens > 0 {
 		b["max_tokens"] = r.MaxTokens
 	}
+	sampling(b, r)
+	if len(r.Stop) > 0 {
+		b["stop_sequences"] = r.Stop
+	}
+	if choice := messagesChoice(r); choice != nil {
+		b["tool_choice"] = choice
+	}
 	// A mark says that the prompt up to there may be cached.
 	mark := func(o object) {
 		if r.CacheKey != "" {
@@ -72,6 +79,28 @@ func messagesBody(model string, r *turn.Request) object {
 	mark(marked)
 	b["messages"] = said
 	return b
+}
+
+// messagesChoice says which tools are called, nil for as the model likes.
+func messagesChoice(r *turn.Request) object {
+	if len(r.Tools) == 0 {
+		return nil
+	}
+	o := object{"type": "auto"}
+	switch name, is := strings.CutPrefix(r.Choice, turn.ChoiceTool); {
+	case is:
+		o = object{"type": "tool", "name": name}
+	case r.Choice == turn.ChoiceNone:
+		return object{"type": "none"}
+	case r.Choice != "":
+		o["type"] = r.Choice
+	case !r.OneCall:
+		return nil
+	}
+	if r.OneCall {
+		o["disable_parallel_tool_use"] = true
+	}
+	return o
 }
 
 // inputOf is a call's arguments as the object that Messages wants. Other text is put into one,

@@ -26,6 +26,7 @@ package provider
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -70,6 +71,9 @@ func Encode(dialect, model string, r *turn.Request) (Question, error) {
 	case r.MaxTokens < 0:
 		return bad("max_tokens is %d", r.MaxTokens)
 	}
+	if err := r.Fits(dialect); err != nil {
+		return Question{}, err
+	}
 	for _, o := range r.Tools {
 		if !offered(o.Name) {
 			return bad("a tool's name is %.80q: want 1 to 64 of a-z, A-Z, 0-9, _ and -", o.Name)
@@ -93,6 +97,41 @@ func Encode(dialect, model string, r *turn.Request) (Question, error) {
 	var err error
 	q.Body, err = canon.Marshal(body)
 	return q, err
+}
+
+// sampling adds what says how an answer's words are chosen.
+func sampling(b object, r *turn.Request) {
+	if r.Temperature != nil {
+		b["temperature"] = *r.Temperature
+	}
+	if r.TopP != nil {
+		b["top_p"] = *r.TopP
+	}
+}
+
+// choice adds what says which tools are called, as both of OpenAI's dialects do; one is their form
+// of a single tool.
+func choice(b object, r *turn.Request, one func(name string) object) {
+	switch name, is := strings.CutPrefix(r.Choice, turn.ChoiceTool); {
+	case is:
+		b["tool_choice"] = one(name)
+	case r.Choice == turn.ChoiceAny:
+		b["tool_choice"] = "required"
+	case r.Choice != "" && len(r.Tools) > 0:
+		b["tool_choice"] = r.Choice
+	}
+	if r.OneCall && len(r.Tools) > 0 {
+		b["parallel_tool_calls"] = false
+	}
+}
+
+// schema is a format's in the form of OpenAI's.
+func schema(f *turn.Format) object {
+	o := object{"name": cmp.Or(f.Name, "answer"), "schema": f.Schema, "strict": f.Strict}
+	if f.Description != "" {
+		o["description"] = f.Description
+	}
+	return o
 }
 
 // object is one of JSON.

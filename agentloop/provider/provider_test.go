@@ -176,6 +176,38 @@ func TestEncode(t *testing.T) {
 			}
 		}
 	}
+	half := 0.5
+	for dialect, made := range map[string]*turn.Request{
+		turn.Responses: {Temperature: &half, TopP: &half, Choice: turn.ChoiceTool + "a", OneCall: true, Format: &turn.Format{Name: "n", Description: "d", Schema: json.RawMessage(`{"type":"object"}`), Strict: true}},
+		turn.Chat:      {Temperature: &half, TopP: &half, Stop: []string{"\n"}, Choice: turn.ChoiceTool + "a", OneCall: true, Format: &turn.Format{Schema: json.RawMessage(`{"type":"object"}`)}},
+		turn.Messages:  {Temperature: &half, TopP: &half, Stop: []string{"\n"}, Choice: turn.ChoiceTool + "a", OneCall: true},
+	} {
+		made.Messages, made.Tools = small.Messages, []turn.Offer{{Name: "a", Schema: json.RawMessage(`{}`), Strict: dialect != turn.Messages}}
+		q, err := Encode(dialect, "m", made)
+		if err != nil {
+			t.Fatal(err)
+		}
+		golden(t, fmt.Sprintf("testdata/bodies/%s-made.json", dialect), string(q.Body)+"\n")
+		for choice, want := range map[string]string{turn.ChoiceNone: `"none"`, turn.ChoiceAny: `"required"`} {
+			if dialect == turn.Messages {
+				want = `{"type":"none"}`
+				if choice == turn.ChoiceAny {
+					want = `{"disable_parallel_tool_use":true,"type":"any"}`
+				}
+			}
+			r := *made
+			r.Choice = choice
+			if q, err := Encode(dialect, "m", &r); err != nil || !bytes.Contains(q.Body, []byte(`"tool_choice":`+want)) {
+				t.Errorf("%s, %s: %s, %v", dialect, choice, q.Body, err)
+			}
+		}
+	}
+	for dialect, r := range map[string]*turn.Request{turn.Responses: {Messages: small.Messages, Stop: []string{"a"}}, turn.Messages: {Messages: small.Messages, Format: new(turn.Format)},
+		turn.Messages + " ": {Messages: small.Messages, Tools: []turn.Offer{{Name: "a", Schema: json.RawMessage(`{}`), Strict: true}}}} {
+		if _, err := Encode(strings.TrimSpace(dialect), "m", r); err == nil {
+			t.Errorf("%s: it's taken", dialect)
+		}
+	}
 	blank := &turn.Request{Messages: []turn.Message{small.Messages[0], {Role: turn.Assistant, Parts: []turn.Part{{Text: "\n"}}}}}
 	if q, err := Encode(turn.Messages, "m", blank); err != nil || bytes.Contains(q.Body, []byte("assistant")) {
 		t.Errorf("%s, %v", q.Body, err)

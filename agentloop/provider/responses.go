@@ -30,10 +30,21 @@ func responsesBody(model string, r *turn.Request) object {
 	if r.CacheKey != "" {
 		b["prompt_cache_key"] = r.CacheKey
 	}
+	sampling(b, r)
+	choice(b, r, func(name string) object { return object{"type": "function", "name": name} })
+	switch {
+	case r.Format == nil:
+	case r.Format.Schema == nil:
+		b["text"] = object{"format": object{"type": "json_object"}}
+	default:
+		format := schema(r.Format)
+		format["type"] = "json_schema"
+		b["text"] = object{"format": format}
+	}
 	if len(r.Tools) > 0 {
 		var tools []object
 		for _, o := range r.Tools {
-			tools = append(tools, tool(object{"type": "function", "name": o.Name, "parameters": o.Schema, "strict": false}, o))
+			tools = append(tools, tool(object{"type": "function", "name": o.Name, "parameters": o.Schema, "strict": o.Strict}, o))
 		}
 		b["tools"] = tools
 	}

@@ -22,6 +22,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 
 	"palyra/internal/canon"
 	"palyra/internal/fault"
@@ -56,9 +58,34 @@ type Request struct {
 	MaxTokens int64     `json:"max_tokens,omitempty"` // of the answer; 0: the provider's default, 8192 where it has none
 	// CacheKey is what a provider may use to find a prompt that begins in the same way.
 	CacheKey string `json:"cache_key,omitempty"`
+	// How the answer is made. Fits says which dialect has which.
+	Temperature *float64 `json:"temperature,omitempty"` // 0 to 2
+	TopP        *float64 `json:"top_p,omitempty"`       // 0 to 1
+	Stop        []string `json:"stop,omitempty"`        // texts before which it ends
+	Choice      string   `json:"choice,omitempty"`      // of tools: "" as the model likes, or ChoiceNone, ChoiceAny, ChoiceTool and a name
+	OneCall     bool     `json:"one_call,omitempty"`    // it has one call at most
+	Format      *Format  `json:"format,omitempty"`      // its text is JSON
 	// Script is what the scripted provider answers; see Script. Others have none.
 	Script json.RawMessage `json:"script,omitempty"`
 }
+
+// The choices of tools.
+const (
+	ChoiceNone = "none"  // call none
+	ChoiceAny  = "any"   // call one at least
+	ChoiceTool = "tool/" // and a tool's name: call this one
+)
+
+// Format is what an answer's text is: an object of JSON.
+type Format struct {
+	Name        string          `json:"name,omitempty"`
+	Description string          `json:"description,omitempty"`
+	Schema      json.RawMessage `json:"schema,omitempty"` // JSON Schema of the object; nil: any
+	Strict      bool            `json:"strict,omitempty"` // the provider makes sure that it follows the schema
+}
+
+// maxStop is how many texts an answer may end at.
+const maxStop = 16
 
 // The roles of messages.
 const (
@@ -100,6 +127,8 @@ type Offer struct {
 	Name        string          `json:"name"` // 1 to 64 of a-z A-Z 0-9 _ -
 	Description string          `json:"description,omitempty"`
 	Schema      json.RawMessage `json:"schema"` // JSON Schema of an object
+	// Strict has the provider make sure that arguments follow the schema.
+	Strict bool `json:"strict,omitempty"`
 }
 
 // The ends of answers.
@@ -189,6 +218,24 @@ func (r *Request) check() error {
 	if len(r.Messages) == 0 {
 		return bad("there is no message")
 	}
+	switch {
+	case r.Temperature != nil && (*r.Temperature < 0 || *r.Temperature > 2):
+		return bad("temperature isn't between 0 and 2")
+	case r.TopP != nil && (*r.TopP < 0 || *r.TopP > 1):
+		return bad("top_p isn't between 0 and 1")
+	case len(r.Stop) > maxStop || slices.Contains(r.Stop, ""):
+		return bad("stop has more than %d texts, or an empty one", maxStop)
+	case r.Format != nil && r.Format.Schema != nil && r.Format.Schema[0] != '{':
+		return bad("format: the schema isn't an object")
+	}
+	name, one := strings.CutPrefix(r.Choice, ChoiceTool)
+	switch {
+	case r.Choice == "", r.Choice == ChoiceNone:
+	case r.Choice == ChoiceAny && len(r.Tools) > 0:
+	case one && slices.ContainsFunc(r.Tools, func(o Offer) bool { return o.Name == name }):
+	default:
+		return bad("choice is %.80q: want none, any or tool/ and the name of a tool that is offered", r.Choice)
+	}
 	for i, m := range r.Messages {
 		if m.Role != User && m.Role != Assistant || len(m.Parts) == 0 {
 			return bad("message %d: want the role user or assistant, and a part", i)
@@ -207,6 +254,21 @@ func (r *Request) check() error {
 			if n != 1 || of != m.Role {
 				return bad("message %d, part %d: want one member, of those that the role has", i, j)
 			}
+		}
+	}
+	return nil
+}
+
+// Fits returns why a dialect can't ask this, nil if it can.
+func (r *Request) Fits(dialect string) error {
+	for _, no := range []struct {
+		is      bool
+		dialect string
+		member  string
+	}{{len(r.Stop) > 0, Responses, "stop"}, {r.Format != nil, Messages, "format"},
+		{slices.ContainsFunc(r.Tools, func(o Offer) bool { return o.Strict }), Messages, "strict"}} {
+		if no.is && no.dialect == dialect {
+			return fault.New(fault.Usage, "invalid_input", "ask model", fmt.Errorf("%s: models of the provider %q have none", no.member, dialect))
 		}
 	}
 	return nil

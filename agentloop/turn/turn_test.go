@@ -75,7 +75,14 @@ func TestRequest(t *testing.T) {
 		`{"messages":[{"role":"user","parts":[{"call":{"id":"1","name":"a","arguments":""}}]}]}`,
 		`{"messages":[{"role":"assistant","parts":[{"result":{"id":"1","text":""}}]}]}`,
 		`{"messages":[{"role":"user","parts":[{"text":"a","result":{"id":"1","text":""}}]}]}`,
-		`{"messages":[{"role":"user","parts":[{"text":"a"}]}],"temperature":1}`,
+		`{"messages":[{"role":"user","parts":[{"text":"a"}]}],"temperature":2.1}`,
+		`{"messages":[{"role":"user","parts":[{"text":"a"}]}],"top_p":-0.1}`,
+		`{"messages":[{"role":"user","parts":[{"text":"a"}]}],"top_k":1}`,
+		`{"messages":[{"role":"user","parts":[{"text":"a"}]}],"stop":[""]}`,
+		`{"messages":[{"role":"user","parts":[{"text":"a"}]}],"choice":"any"}`,
+		`{"messages":[{"role":"user","parts":[{"text":"a"}]}],"choice":"tool/a"}`,
+		`{"messages":[{"role":"user","parts":[{"text":"a"}]}],"choice":"auto"}`,
+		`{"messages":[{"role":"user","parts":[{"text":"a"}]}],"format":{"schema":null}}`,
 	} {
 		if _, err := ParseRequest([]byte(bad)); err == nil {
 			t.Errorf("%s is a request", bad)

@@ -285,6 +285,9 @@ func (m *Models) Expand(ctx context.Context, who policy.Entity, name string, inp
 	case one.MaxTokens > 0 && (r.MaxTokens == 0 || r.MaxTokens > one.MaxTokens):
 		r.MaxTokens = one.MaxTokens
 	}
+	if err := r.Fits(one.Provider); err != nil {
+		return nil, err
+	}
 	r.Script = m.scripts[in.Model]
 	stdin, err := r.Encode()
 	if err != nil {
