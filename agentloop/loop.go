@@ -59,10 +59,12 @@ func (e *End) Error() string { return e.Text }
 type Config struct {
 	System  string
 	History []turn.Message // of the session's earlier runs, oldest first
-	Prompt  string
+	Prompt  string         // "": the History ends with results, and the loop goes on there
 	Offers  []turn.Offer
 	// Call reports what is wrong with a call that can't be made, "" if nothing is.
 	Call func(c *turn.Call) string
+	// Foreign reports whether a call is the caller's to make: the loop ends with those. Default: none.
+	Foreign func(c *turn.Call) bool
 
 	MaxTurns int     // default, and at most, MaxTurns
 	Models   []Model // each is asked when the one before it has failed; none: one of unknown bounds
@@ -79,7 +81,8 @@ type Model struct {
 type Step struct {
 	Turn *turn.Request
 	Call *turn.Call
-	// Done says that the model has answered. Text of the Loop is the answer.
+	// Done says that the model has answered. Text of the Loop is the answer, and Open has the calls
+	// that the caller is to make.
 	Done bool
 	// Model is the index of the model that a Turn is for.
 	Model int
@@ -93,9 +96,11 @@ type Step struct {
 type Loop struct {
 	cfg      Config
 	messages []turn.Message
-	prompt   int // index of the message with the prompt
+	first    int // index of the first message of this run
+	prompt   int // index of the message with the prompt that the run works on
 
 	calls    []*turn.Call   // that the last answer wants, not made yet
+	open     []*turn.Call   // that it wants of the caller
 	cut      bool           // that answer was cut off, so none of them is made
 	results  []turn.Part    // of those that were
 	failures map[string]int // by call
@@ -125,15 +130,24 @@ func New(cfg Config) *Loop {
 			cfg.Models[i].Window = 128_000
 		}
 	}
+	for len(cfg.History) > 0 && !opens(cfg.History[0]) { // of a run whose beginning isn't told
+		cfg.History = cfg.History[1:]
+	}
 	l := &Loop{cfg: cfg, messages: append([]turn.Message(nil), cfg.History...), failures: make(map[string]int)}
-	l.prompt = len(l.messages)
-	l.say(turn.Part{Text: cfg.Prompt})
+	l.first, l.prompt = len(l.messages), len(l.messages)
+	if cfg.Prompt != "" {
+		l.say(turn.Part{Text: cfg.Prompt})
+		return l
+	}
+	for l.prompt--; l.prompt > 0 && !opens(l.messages[l.prompt]); l.prompt-- {
+	}
+	l.prompt = max(l.prompt, 0)
 	return l
 }
 
 // say adds to the user's side of the conversation.
 func (l *Loop) say(parts ...turn.Part) {
-	if n := len(l.messages); n > l.prompt && l.messages[n-1].Role == turn.User {
+	if n := len(l.messages); n > l.first && l.messages[n-1].Role == turn.User {
 		l.messages[n-1].Parts = append(l.messages[n-1].Parts, parts...)
 		return
 	}
@@ -144,11 +158,9 @@ func (l *Loop) say(parts ...turn.Part) {
 func (l *Loop) Next() (Step, error) {
 	for len(l.calls) > 0 && l.ended == nil {
 		c := l.calls[0]
-		why := ""
+		why := l.wrong(c)
 		if l.cut {
 			why = "your answer was cut off behind it, at the most tokens that it may have"
-		} else if l.cfg.Call != nil {
-			why = l.cfg.Call(c)
 		}
 		if why == "" {
 			return Step{Call: c}, nil
@@ -158,7 +170,7 @@ func (l *Loop) Next() (Step, error) {
 	switch {
 	case l.ended != nil:
 		return Step{}, l.ended
-	case l.done:
+	case l.done, len(l.open) > 0:
 		return Step{Done: true}, nil
 	case l.turns >= l.cfg.MaxTurns:
 		return l.end(ReasonTurns, "the model has been asked %d times, and as many are allowed", l.turns)
@@ -173,6 +185,14 @@ func (l *Loop) Next() (Step, error) {
 	}
 	r := &turn.Request{System: l.cfg.System, Messages: messages, Tools: l.cfg.Offers, MaxTokens: l.cfg.Models[l.model].MaxTokens, CacheKey: l.cfg.CacheKey}
 	return Step{Turn: r, Model: l.model, Again: l.attempts, Wait: l.wait}, nil
+}
+
+// wrong says why a call can't be made, "" if it can.
+func (l *Loop) wrong(c *turn.Call) string {
+	if l.cfg.Call == nil {
+		return ""
+	}
+	return l.cfg.Call(c)
 }
 
 func (l *Loop) end(reason, format string, a ...any) (Step, error) {
@@ -197,11 +217,18 @@ func (l *Loop) Answered(a turn.Answer, err error) {
 	if len(a.Message.Parts) > 0 {
 		l.messages = append(l.messages, a.Message)
 	}
-	l.calls, l.cut = a.Calls(), a.End == turn.EndLength
+	l.cut = a.End == turn.EndLength
+	for _, c := range a.Calls() {
+		if !l.cut && l.cfg.Foreign != nil && l.cfg.Foreign(c) && l.wrong(c) == "" {
+			l.open, l.text = append(l.open, c), a.Text()
+		} else {
+			l.calls = append(l.calls, c)
+		}
+	}
 	switch text := strings.TrimSpace(a.Text()); {
 	case a.End == turn.EndRefused:
 		l.ended = &End{ReasonProvider, turn.ContentBlocked + ": the provider doesn't let the model answer"}
-	case len(l.calls) > 0:
+	case len(l.calls)+len(l.open) > 0:
 	case a.End == turn.EndLength && l.lengthened:
 		l.ended = &End{ReasonIncomplete, "the answer was cut off twice at the most tokens that it may have"}
 	case a.End == turn.EndLength:
@@ -259,14 +286,26 @@ func (l *Loop) Text() string { return l.text }
 // Usage is what the turns took.
 func (l *Loop) Usage() turn.Usage { return l.usage }
 
+// Open is the calls that the caller is to make, once Next says Done.
+func (l *Loop) Open() []*turn.Call { return l.open }
+
 // Messages is the conversation of this run: its prompt and what followed, for the History of the
-// next run. Calls without results, of a run that was ended, have "ended" as theirs.
-func (l *Loop) Messages() []turn.Message {
-	out := append([]turn.Message(nil), l.messages[l.prompt:]...)
-	var rest []turn.Part
-	rest = append(rest, l.results...)
+// next run, which brings the results of calls that are open. Other calls that weren't made have
+// that as their result.
+func (l *Loop) Messages(results ...turn.Result) []turn.Message {
+	out := append([]turn.Message(nil), l.messages[l.first:]...)
+	rest := append([]turn.Part(nil), l.results...)
 	for _, c := range l.calls {
 		rest = append(rest, turn.Part{Result: &turn.Result{ID: c.ID, Text: "The run ended before this call was made.", Failed: true}})
+	}
+	for _, c := range l.open {
+		r := turn.Result{ID: c.ID, Text: "No result of this call came.", Failed: true}
+		for i := range results {
+			if results[i].ID == c.ID {
+				r = results[i]
+			}
+		}
+		rest = append(rest, turn.Part{Result: &r})
 	}
 	if len(rest) > 0 {
 		out = append(out, turn.Message{Role: turn.User, Parts: rest})

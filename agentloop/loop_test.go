@@ -333,3 +333,78 @@ func FuzzLoop(f *testing.F) {
 		checkHistory(t, l.Messages())
 	})
 }
+
+// TestForeign: the loop makes its own calls of an answer, and ends with the caller's. The next one
+// goes on with their results, with or without a prompt.
+func TestForeign(t *testing.T) {
+	cfg := func(c Config) Config {
+		c.Foreign = func(c *turn.Call) bool { return strings.HasPrefix(c.Name, "client") }
+		c.Call = func(c *turn.Call) string {
+			if strings.HasSuffix(c.Name, "wrong") {
+				return "no such argument"
+			}
+			return ""
+		}
+		return c
+	}
+	l := New(cfg(Config{Prompt: "the task"}))
+	made, err := play(t, l, calls("client", "a", "client_wrong", "client_too"))
+	if err != nil || strings.Join(made, " ") != "turn a done" || len(l.Open()) != 2 || l.Open()[1].Name != "client_too" {
+		t.Fatalf("%q, %v, open %v", made, err, l.Open())
+	}
+	history := l.Messages(turn.Result{ID: "client0", Text: "the result"})
+	checkHistory(t, history)
+	for _, prompt := range []string{"", "and hurry"} {
+		next := New(cfg(Config{History: history, Prompt: prompt}))
+		s, err := next.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := s.Turn.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"the task", "the result", "No result of this call came.", "a says", "no such argument", prompt} {
+			if !strings.Contains(string(b), want) {
+				t.Errorf("with %q, %q isn't told", prompt, want)
+			}
+		}
+		next.Answered(says("thanks"), nil)
+		if s, err := next.Next(); err != nil || !s.Done || next.Text() != "thanks" || len(next.Open()) > 0 {
+			t.Errorf("%+v, %v", s, err)
+		}
+		if m := next.Messages(); len(m) != map[bool]int{true: 1, false: 2}[prompt == ""] {
+			t.Errorf("with %q the run has %d messages of its own", prompt, len(m))
+		}
+	}
+	cut := calls("client")
+	cut.End = turn.EndLength
+	if made, err := play(t, New(cfg(Config{Prompt: "?"})), cut, says("a")); err != nil || strings.Join(made, " ") != "turn turn done" {
+		t.Errorf("a call in an answer that was cut off: %q, %v", made, err)
+	}
+}
+
+// TestGoesOnWithinWindow: where a loop goes on with results, the prompt that they are for stays.
+func TestGoesOnWithinWindow(t *testing.T) {
+	cfg := Config{Prompt: "the task", Models: []Model{{Window: 6000, MaxTokens: 1000}}, Foreign: func(*turn.Call) bool { return true }}
+	history := []turn.Message{{Role: turn.Assistant, Parts: []turn.Part{{Text: "of a run whose beginning isn't told"}}}}
+	for i := range 30 {
+		l := New(cfg)
+		s, err := l.Next()
+		if err != nil {
+			t.Fatal(i, err)
+		}
+		checkRequest(t, s.Turn)
+		if s.Turn.Messages[0].Parts[0].Text != "the task" {
+			t.Fatalf("after %d results the prompt is gone", i)
+		}
+		a := calls("client")
+		a.Message.Parts[0].Call.ID = fmt.Sprint("call", i)
+		l.Answered(a, nil)
+		if s, err := l.Next(); err != nil || !s.Done {
+			t.Fatal(s, err)
+		}
+		history = append(history, l.Messages(turn.Result{ID: fmt.Sprint("call", i), Text: strings.Repeat("x", 3000)})...)
+		cfg.Prompt, cfg.History = "", history
+	}
+}

@@ -114,13 +114,50 @@ type Step struct {
 
 // Agent is what an agent is to do: a model chooses the steps of its run, one after the other.
 type Agent struct {
-	Prompt string `json:"prompt"`          // at most MaxPrompt bytes
-	Model  string `json:"model,omitempty"` // of those that are configured; "": the default
-	Turns  int    `json:"turns,omitempty"` // how often the model may be asked; 0: as often as the daemon lets it
+	Prompt string `json:"prompt,omitempty"` // at most MaxPrompt bytes; "" where there are Results
+	Model  string `json:"model,omitempty"`  // of those that are configured; "": the default
+	Turns  int    `json:"turns,omitempty"`  // how often the model may be asked; 0: as often as the daemon lets it
+	// Instructions stand behind what palyrad itself tells the model, before all else.
+	Instructions string `json:"instructions,omitempty"` // at most MaxInstructions bytes
+	MaxTokens    int64  `json:"max_tokens,omitempty"`   // of each answer; 0: what the model's configuration says
+	// Functions are the caller's own, which the model may call. A run ends with such calls
+	// (AgentEnded.Calls), and a later one of the session goes on with their Results.
+	Functions []AgentFunction `json:"functions,omitempty"` // at most MaxFunctions
+	Results   []AgentResult   `json:"results,omitempty"`   // at most MaxPrompt bytes
+	// After is the earlier run of the session that it follows; "": the last one that has ended.
+	After string `json:"after,omitempty"`
 }
 
-// MaxPrompt bounds a prompt, in bytes.
-const MaxPrompt = 256 << 10
+// The bounds of an Agent, in bytes.
+const (
+	MaxPrompt       = 256 << 10
+	MaxInstructions = 64 << 10
+)
+
+// MaxFunctions is how many functions a caller may offer.
+const MaxFunctions = 64
+
+// AgentFunction is a function that the caller makes itself.
+type AgentFunction struct {
+	Name        string          `json:"name"` // 1 to 64 of a-z A-Z 0-9 _ -, and none of palyrad's tools
+	Description string          `json:"description,omitempty"`
+	Schema      json.RawMessage `json:"schema"` // JSON Schema of an object: its arguments
+}
+
+// AgentCall is a call of an AgentFunction that a model wants.
+type AgentCall struct {
+	ID        string `json:"id"`
+	Name      string `json:"name"`
+	Arguments string `json:"arguments"` // a JSON object, as the model wrote it
+}
+
+// AgentResult is what became of an AgentCall. It's foreign text: the session's label has it as a
+// tool's.
+type AgentResult struct {
+	ID     string `json:"id"` // of the call
+	Text   string `json:"text"`
+	Failed bool   `json:"failed,omitempty"`
+}
 
 // NewRun describes a run to be made.
 type NewRun struct {
@@ -400,7 +437,7 @@ type AgentStarted struct {
 	Model    string        `json:"model"`
 	Fallback []string      `json:"fallback,omitempty"` // models that are asked where it fails, in order
 	Tools    string        `json:"tools"`              // id of the list: "toolcat_" and 16 hexadecimal digits
-	Offered  []string      `json:"offered"`
+	Offered  []string      `json:"offered"`            // the caller's functions, too
 	LeftOut  []ToolLeftOut `json:"left_out,omitempty"`
 	// Earlier is how many messages of the session's earlier runs it's given.
 	Earlier int `json:"earlier,omitempty"`
@@ -408,10 +445,12 @@ type AgentStarted struct {
 
 // AgentEnded is the data of EventAgentEnded.
 type AgentEnded struct {
-	Text  string     `json:"text,omitempty"`  // the model's answer
-	Error string     `json:"error,omitempty"` // instead of it: why there is none
-	Turns int        `json:"turns"`           // that were answered
-	Usage AgentUsage `json:"usage"`
+	Text  string `json:"text,omitempty"`  // the model's answer
+	Error string `json:"error,omitempty"` // instead of it: why there is none
+	// Calls are of the caller's functions: the run of the session that has their results goes on.
+	Calls []AgentCall `json:"calls,omitempty"`
+	Turns int         `json:"turns"` // that were answered
+	Usage AgentUsage  `json:"usage"`
 }
 
 // AgentUsage is what a model took, in tokens, as its provider counts them.

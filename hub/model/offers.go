@@ -37,15 +37,34 @@ type Catalog struct {
 // called is the tool that a name stands for; server is "" for one of palyrad's table.
 type called struct{ server, tool string }
 
-// Offers makes a Catalog of tools, as palyrad lists them. Tools whose names would become one have
-// the digest of what each is in them.
-func Offers(tools []hub.Tool) (*Catalog, error) {
+// Offers makes a Catalog of tools, as palyrad lists them, and of a caller's functions. Tools whose
+// names would become one have the digest of what each is in them. A function that can't be offered,
+// or has the name of a tool, is an error.
+func Offers(tools []hub.Tool, functions ...turn.Offer) (*Catalog, error) {
 	c := &Catalog{Offers: []turn.Offer{}, calls: make(map[string]called)}
 	plain := make(map[string]int)
 	for i := range tools {
 		plain[plainName(&tools[i])]++
 	}
 	total := 0
+	for _, f := range functions {
+		size, err := check(&f)
+		switch {
+		case err != nil:
+		case !fits(f.Name):
+			err = fmt.Errorf("its name isn't 1 to %d of a-z A-Z 0-9 _ -", maxName)
+		case plain[f.Name] > 0:
+			err = errors.New("another tool has its name, too")
+		case total+size > maxOffers/2:
+			err = fmt.Errorf("with it there are more than %d bytes of functions", maxOffers/2)
+		}
+		if err != nil {
+			return nil, fault.New(fault.Usage, "invalid_input", fmt.Sprintf("offer function %.80q", f.Name), err)
+		}
+		total += size
+		plain[f.Name]++
+		c.Offers = append(c.Offers, f)
+	}
 	for _, t := range slices.SortedFunc(slices.Values(tools), func(a, b hub.Tool) int {
 		return cmp.Or(strings.Compare(a.Server, b.Server), strings.Compare(a.Name, b.Name)) // palyrad's own first
 	}) {
@@ -65,7 +84,7 @@ func Offers(tools []hub.Tool) (*Catalog, error) {
 			err = fmt.Errorf("with it there are more than %d tools", maxTools)
 		case total+size > maxOffers:
 			err = fmt.Errorf("with it there are more than %d bytes of tools", maxOffers)
-		case c.calls[name] != called{}:
+		case c.calls[name] != called{}, name != plainName(&t) && plain[name] > 0:
 			err = fmt.Errorf("another tool has the name %s, too", name)
 		}
 		if err != nil {
@@ -156,17 +175,11 @@ func (c *Catalog) Step(name, arguments string) (hub.Step, error) {
 	if !ok {
 		return hub.Step{}, fault.New(fault.Usage, "not_found", op, errors.New("it's none of those that were offered"))
 	}
-	m := map[string]json.RawMessage{}
-	if strings.TrimSpace(arguments) != "" { // some models write nothing for none
-		if err := canon.Decode([]byte(arguments), &m, canon.Limits{Bytes: turn.MaxArguments, Depth: 60}); err != nil {
-			return hub.Step{}, fault.New(fault.Usage, "invalid_input", op, fmt.Errorf("arguments are one JSON object: %w", err))
-		}
-		if m == nil {
-			return hub.Step{}, fault.New(fault.Usage, "invalid_input", op, errors.New("arguments are one JSON object, not null"))
-		}
+	m, err := Arguments(arguments)
+	if err != nil {
+		return hub.Step{}, fault.New(fault.Usage, "invalid_input", op, err)
 	}
 	s := hub.Step{Tool: to.tool}
-	var err error
 	if to.server != "" {
 		s.Tool = hub.ToolMCPCall
 		s.Input, err = hub.ServerCall(to.server, to.tool, m)
@@ -174,4 +187,19 @@ func (c *Catalog) Step(name, arguments string) (hub.Step, error) {
 		s.Input, err = canon.Marshal(m)
 	}
 	return s, err
+}
+
+// Arguments reads a call's arguments, as a model wrote them.
+func Arguments(text string) (map[string]json.RawMessage, error) {
+	m := map[string]json.RawMessage{}
+	if strings.TrimSpace(text) == "" { // some models write nothing for none
+		return m, nil
+	}
+	if err := canon.Decode([]byte(text), &m, canon.Limits{Bytes: turn.MaxArguments, Depth: 60}); err != nil {
+		return nil, fmt.Errorf("arguments are one JSON object: %w", err)
+	}
+	if m == nil {
+		return nil, errors.New("arguments are one JSON object, not null")
+	}
+	return m, nil
 }

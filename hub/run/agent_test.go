@@ -15,7 +15,7 @@ import (
 // whatever becomes of them, and say in the end how many there were.
 type scripted struct{ steps map[string][]hub.Step } // by prompt
 
-func (s scripted) Check(*hub.Agent) error { return nil }
+func (s scripted) Check(context.Context, Agent) error { return nil }
 
 func (s scripted) Source(a Agent) Source { return &playing{steps: s.steps[a.Prompt]} }
 

@@ -88,10 +88,8 @@ func (q *Request) check() (*plan, error) {
 		return bad("invalid_input", "a run has at least one step, or an agent")
 	case len(q.Steps) > 0 && q.Agent != nil:
 		return bad("invalid_input", "an agent chooses the steps of its run: leave them out")
-	case q.Agent != nil && (strings.TrimSpace(q.Agent.Prompt) == "" || len(q.Agent.Prompt) > hub.MaxPrompt || !utf8.ValidString(q.Agent.Prompt)):
-		return bad("invalid_input", "a prompt is text of 1 to %d bytes", hub.MaxPrompt)
-	case q.Agent != nil && q.Agent.Turns < 0:
-		return bad("invalid_input", "a bound is negative")
+	case q.Agent != nil && checkAgent(q.Agent) != nil:
+		return bad("invalid_input", "%w", checkAgent(q.Agent))
 	case len(q.Steps) > MaxSteps:
 		return bad("too_large", "%d steps, the limit is %d", len(q.Steps), MaxSteps)
 	case len(q.Key) > MaxKey || !printable(q.Key):

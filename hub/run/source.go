@@ -18,8 +18,8 @@ type Source interface {
 
 // Agents has the sources of runs whose steps an agent chooses.
 type Agents interface {
-	// Check refuses what no source can be made of.
-	Check(a *hub.Agent) error
+	// Check refuses what no source can be made of, before the run has an id.
+	Check(ctx context.Context, a Agent) error
 	// Source makes one. If it's an io.Closer, too, it's closed when the run ends.
 	Source(a Agent) Source
 }

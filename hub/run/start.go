@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"palyra/agentloop/turn"
-	"palyra/call"
 	"slices"
 	"sync"
 	"time"
@@ -91,7 +89,10 @@ func (p *plan) keeps() (n int64) {
 		n += 2*int64(len(p.Steps[i].Input)) + 1<<10
 	}
 	if p.Agent != nil {
-		n += agentKeeps + 2*int64(len(p.Agent.Prompt))
+		n += agentKeeps
+		for _, text := range texts(p.Agent) {
+			n += 2 * int64(len(text))
+		}
 	}
 	return n
 }
@@ -152,16 +153,21 @@ func (e *Engine) Start(ctx context.Context, q Request) (string, error) {
 		if e.cfg.Agents == nil {
 			return "", fault.New(fault.Usage, "not_found", "start run", errors.New("this palyrad has no models")).WithHint("[models.NAME] in its configuration declares one: docs/AGENT.md")
 		}
-		if err := e.cfg.Agents.Check(p.Agent); err != nil {
-			return "", err
-		}
-		if e.cfg.HoldsSecret != nil && e.cfg.HoldsSecret(q.User, []byte(p.Agent.Prompt)) {
-			return "", fault.New(fault.Usage, "secret_in_call", "start run", errors.New("the prompt has the value of a secret"))
+		for _, text := range texts(p.Agent) {
+			if e.cfg.HoldsSecret != nil && e.cfg.HoldsSecret(q.User, []byte(text)) {
+				return "", fault.New(fault.Usage, "secret_in_call", "start run", errors.New("the prompt, or what comes with it, has the value of a secret"))
+			}
 		}
 	}
 	old, err := e.look(ctx, &q)
 	if err != nil || old != nil {
 		return existing(old, p, err)
+	}
+	if p.Agent != nil {
+		c := hub.Caller{User: q.User, Token: q.Token, Surface: q.Surface, Device: q.Device}
+		if err := e.cfg.Agents.Check(ctx, Agent{Session: q.Session, Caller: c, Agent: *p.Agent}); err != nil {
+			return "", err
+		}
 	}
 	if err := e.cfg.Quota.Check(q.User, q.Reserve); err != nil {
 		return "", err
@@ -199,7 +205,7 @@ func (e *Engine) Start(ctx context.Context, q Request) (string, error) {
 			return err
 		}
 		if p.Agent != nil { // the first turn brings the prompt
-			return tx.JoinInputs(j.session, j.user, call.Input{Origin: call.OriginPerson, Tool: turn.Tool, Run: j.id, Time: time.Now().UTC()})
+			return tx.JoinInputs(j.session, j.user, inputsOf(p.Agent, j.id)...)
 		}
 		if q.Wrote == "" {
 			return nil

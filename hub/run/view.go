@@ -27,26 +27,39 @@ func ReadStep(ctx context.Context, st *store.Store, id string, index int) (hub.S
 	})
 }
 
-// ReadAgent returns the agent that chose the steps of a run, nil if none did, and how many there
-// are.
-func ReadAgent(ctx context.Context, st *store.Store, id string) (a *hub.Agent, steps int, err error) {
-	_, err = store.View(ctx, st, func(tx *store.Tx) (none struct{}, err error) {
+// Earlier is a run of an agent that has ended.
+type Earlier struct {
+	ID    string
+	Agent *hub.Agent // nil: none chose its steps
+	Steps int        // that it has
+	Ended *hub.AgentEnded
+}
+
+// ReadEarlier reads a run that has ended.
+func ReadEarlier(ctx context.Context, st *store.Store, id string) (Earlier, error) {
+	return store.View(ctx, st, func(tx *store.Tx) (b Earlier, err error) {
 		r, err := tx.Run(id)
 		if err != nil {
-			return none, err
+			return b, err
 		}
 		p, err := planOf(r)
 		if err != nil || p.Agent == nil {
-			return none, err
+			return b, err
 		}
+		b.ID, b.Agent = id, p.Agent
 		last, err := tx.LastStep(id)
-		if last != nil {
-			steps = last.Index + 1
+		if err != nil {
+			return b, err
 		}
-		a = p.Agent
-		return none, err
+		if last != nil {
+			b.Steps = last.Index + 1
+		}
+		seq, err := tx.LastEvent(id)
+		if err == nil {
+			b.Ended, err = answerOf(tx, id, seq)
+		}
+		return b, err
 	})
-	return a, steps, err
 }
 
 // Read returns a run of a store with its steps.
