@@ -5,16 +5,18 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+
+	"palyra/call/egress"
 )
 
 // A call whose TLS is inspected trusts a further certificate authority: its own, whose key only
 // palyra-egress has. The program finds it beside the host's roots in one file, which the cell also
 // shows in place of each bundle of the host. The cell is at tier C: the files are the call's own.
 const (
-	RootsDir  = "/etc/ssl/palyra"       // holds RootsFile alone, as the program sees it
-	RootsFile = RootsDir + "/roots.pem" // the host's roots, then the authority
-	MaxRoots  = 16 << 10                // bytes of the authority
-	rootsType = "CERTIFICATE"           // of its PEM block
+	RootsDir  = "/etc/ssl/palyra" // holds RootsFile alone, as the program sees it
+	RootsFile = egress.RootsFile  // the host's roots, then the authority
+	MaxRoots  = 16 << 10          // bytes of the authority
+	rootsType = "CERTIFICATE"     // of its PEM block
 )
 
 // RootsEnv returns "NAME=VALUE" of the variables by which programs that have roots of their own

@@ -51,6 +51,10 @@ var (
 	Inside6 = netip.MustParsePrefix("fd70:616c:7972::/64")
 )
 
+// RootsFile is the file, in the cell of a call whose requests are inspected, with the host's roots
+// and behind them the call's own authority, in PEM.
+const RootsFile = "/etc/ssl/palyra/roots.pem"
+
 // Rule lets a call reach one port of a name, of the names below a name, of an address or of a
 // network. Make one with ParseRule; the zero Rule allows nothing. Rules can be compared with ==.
 type Rule struct {

@@ -134,7 +134,7 @@ func (p *program) ask(w way.Way, dialect string, q provider.Question, emit func(
 	for name, values := range w.Headers {
 		req.Header[name] = values
 	}
-	client := way.Client(p.testOnlyRoots)
+	client := w.Client(p.testOnlyRoots)
 	defer client.CloseIdleConnections()
 	res, err := client.Do(req)
 	if err != nil {

@@ -107,12 +107,12 @@ type asking struct {
 // newRelay reads the arguments behind the program's name. The relay can speak even if they're
 // wrong.
 func newRelay(args []string, getenv func(string) string, out, errs io.Writer) (*relay, error) {
-	r := &relay{out: out, errors: errs, client: way.Client(nil), open: make(map[string]*asking)}
+	r := &relay{out: out, errors: errs, open: make(map[string]*asking)}
 	if len(args) < 2 || args[0] != Name {
 		return r, errors.New("usage: palyra-fetch " + Name + " URL {header:NAME=VALUE | secret:PLACE=VARIABLE}")
 	}
 	w, err := way.Parse(args[1], args[2:], getenv)
-	r.at, r.headers = w.At, w.Headers
+	r.at, r.headers, r.client = w.At, w.Headers, w.Client(nil)
 	return r, err
 }
 

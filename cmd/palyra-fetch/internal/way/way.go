@@ -6,15 +6,20 @@
 // environment: a placeholder, for which palyra-egress puts a secret in. An Authorization gets the
 // scheme Bearer in front.
 //
+// With such a place the requests are inspected, and all TLS is with the call's own authority: no
+// other is trusted then. The host's roots take milliseconds to read, and vouch for nothing here.
+//
 // It doesn't protect against a server elsewhere: that is the cell's network.
 package way
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"time"
 
@@ -29,6 +34,8 @@ const Connect = 30 * time.Second
 type Way struct {
 	At      target.Target
 	Headers http.Header
+
+	inspected bool
 }
 
 // Parse reads a URL and the words behind it. With an error it returns what it has read.
@@ -47,6 +54,7 @@ func Parse(url string, words []string, getenv func(string) string) (Way, error) 
 			if value = getenv(variable); value == "" {
 				return w, fmt.Errorf("%s: the variable %.80q is empty", name, variable)
 			}
+			w.inspected = true
 			kind, name, ok = strings.Cut(name, ":")
 			if kind == egress.InHeader && strings.EqualFold(name, "authorization") {
 				value = "Bearer " + value
@@ -67,14 +75,32 @@ func Parse(url string, words []string, getenv func(string) string) (Way, error) 
 	return w, err
 }
 
-// Client returns an HTTP client that follows nothing, knows no proxy and keeps no cookie. Answers
-// aren't compressed, so that none grows. testOnlyRoots, if not nil, are the authorities that it
-// trusts; else the cell's.
-func Client(testOnlyRoots *x509.CertPool) *http.Client {
+// Client returns an HTTP client for the way, which follows nothing, knows no proxy and keeps no
+// cookie. Answers aren't compressed, so that none grows. testOnlyRoots, if not nil, are the
+// authorities that it trusts.
+func (w *Way) Client(testOnlyRoots *x509.CertPool) *http.Client {
+	roots := testOnlyRoots
+	if roots == nil && w.inspected {
+		roots = authority(egress.RootsFile)
+	}
 	dialer := &net.Dialer{Timeout: Connect}
 	return &http.Client{
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		Transport: &http.Transport{DialContext: dialer.DialContext, TLSHandshakeTimeout: Connect, ForceAttemptHTTP2: true, DisableCompression: true,
-			IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 8, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: testOnlyRoots}, MaxResponseHeaderBytes: 64 << 10},
+			IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 8, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}, MaxResponseHeaderBytes: 64 << 10},
 	}
+}
+
+// authority returns the last certificate of a file, the call's own authority. It returns nil, for
+// what any program trusts, where the file isn't: outside of a cell.
+func authority(file string) *x509.CertPool {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil
+	}
+	pool := x509.NewCertPool()
+	if at := bytes.LastIndex(b, []byte("-----BEGIN CERTIFICATE-----")); at < 0 || !pool.AppendCertsFromPEM(b[at:]) {
+		return nil
+	}
+	return pool
 }
