@@ -160,8 +160,9 @@ type Kernel struct {
 	certified certificates                                      // see certificate.go
 	told      atomic.Pointer[func(principal string, bytes int)] // see OnLogged
 
-	layers  layers  // of calls under way
-	tripped tripped // see uses.go
+	layers     layers     // of calls under way
+	tripped    tripped    // see uses.go
+	vaultRoots vaultRoots // see vault.go
 
 	calls sync.WaitGroup // one for each call
 	dying sync.WaitGroup // one for each lane, for each dismissed one, and for a prepare

@@ -82,7 +82,7 @@ func CheckCopy(dir string, entries iter.Seq2[journal.Record, error], t *receipt.
 	if err := canon.Decode(b, &h, canon.Limits{Bytes: maxHead}); err != nil || !h.known() {
 		return fault.New(fault.Integrity, "store_corrupt", op, errors.New("no head of version 1 or 2"))
 	}
-	last, err := Newest(entries, t)
+	last, _, err := Newest(entries, t)
 	if err != nil {
 		return err
 	}

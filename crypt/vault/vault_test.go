@@ -39,7 +39,7 @@ func (l *log) Newest(ctx context.Context, from uint64) (*Root, uint64, error) {
 		return nil, 0, err
 	}
 	size := l.j.Size()
-	r, err := Newest(l.j.Entries(from, size), receipt.TrustIn(l.ring))
+	r, _, err := Newest(l.j.Entries(from, size), receipt.TrustIn(l.ring))
 	return r, size, err
 }
 
