@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -150,6 +153,34 @@ func (d *daemon) stop() (err error) {
 		d.log.Close()
 	}
 	return err
+}
+
+// tick is the unit of times in /proc/pid/stat.
+const tick = 10 * time.Millisecond
+
+// processor is what palyrad, palyra-egress, and all that these started and that is there or was
+// reaped, took of a processor.
+func (d *daemon) processor() (sum time.Duration) {
+	ours := map[string]bool{strconv.Itoa(d.palyrad.Process.Pid): true, strconv.Itoa(d.egress.Process.Pid): true}
+	all, _ := os.ReadDir("/proc")
+	slices.SortFunc(all, func(a, b os.DirEntry) int {
+		return cmp.Or(cmp.Compare(len(a.Name()), len(b.Name())), cmp.Compare(a.Name(), b.Name()))
+	})
+	for _, e := range all { // parents first, as long as numbers don't begin anew
+		b, err := os.ReadFile("/proc/" + e.Name() + "/stat")
+		if err != nil || e.Name()[0] < '0' || e.Name()[0] > '9' {
+			continue
+		}
+		f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:])) // from the third on, proc_pid_stat(5)
+		if ours[e.Name()] = ours[e.Name()] || ours[f[1]]; !ours[e.Name()] {
+			continue
+		}
+		for _, text := range f[11:15] {
+			n, _ := strconv.Atoi(text)
+			sum += time.Duration(n) * tick
+		}
+	}
+	return sum
 }
 
 // The paths without a server.

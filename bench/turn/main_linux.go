@@ -12,7 +12,8 @@
 // Each piece of text is the time at which the server wrote it. *First* is from the question to the
 // first piece, *late* what a piece took from the server to the reader, *whole* the time from the
 // question to the end, without the server's own pauses, in ms. Of palyrad the reader is one of
-// the run's output, over the socket.
+// the run's output, over the socket. *Processor* is what palyrad, its helpers and its cells took of
+// a processor for a turn and what they do behind it, in the mean: a busy host changes it least.
 //
 // With -rtt, paths that end in "far" lead through a proxy that hands each byte on half of that
 // later, and a connection's first ones after a whole one more, which is what its making takes.
@@ -99,7 +100,8 @@ func run(ctx context.Context, bin string, samples int, gap time.Duration, w *wor
 		return only != "" && !slices.ContainsFunc(strings.Split(only, ","), func(word string) bool { return strings.Contains(p.name, word) })
 	})
 	const warm = 5
-	turns := make([][]turn, len(paths))
+	turns, work := make([][]turn, len(paths)), make([]time.Duration, len(paths))
+	last, before := -1, d.processor() // the path that was asked last
 	for round := range samples + warm {
 		for i := range paths {
 			i = (i + round) % len(paths)
@@ -108,6 +110,11 @@ func run(ctx context.Context, bin string, samples int, gap time.Duration, w *wor
 			case <-ctx.Done():
 				return ctx.Err()
 			}
+			now := d.processor()
+			if last >= 0 {
+				work[last] += now - before
+			}
+			last, before = -1, now
 			t, err := paths[i].ask(ctx)
 			if err != nil {
 				return fmt.Errorf("%s: %w", paths[i].name, err)
@@ -117,17 +124,18 @@ func run(ctx context.Context, bin string, samples int, gap time.Duration, w *wor
 			}
 			if round >= warm {
 				turns[i] = append(turns[i], t)
+				last = i
 			}
 		}
 	}
-	print(paths, turns)
+	print(paths, turns, work)
 	load, err := os.ReadFile("/proc/loadavg")
 	fmt.Printf("\n%s/%s, %d processors, %s, %d turns of each; %d pieces %v apart; load %s", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version(), samples, w.tokens, w.every, load)
 	return err
 }
 
-func print(paths []path, turns [][]turn) {
-	t := measure.Table{Title: "A turn of a model, in ms", Left: 1, Head: []string{"path", "first p50", "p95", "late p50", "p95", "most", "whole p50", "p95"}}
+func print(paths []path, turns [][]turn, work []time.Duration) {
+	t := measure.Table{Title: "A turn of a model, in ms", Left: 1, Head: []string{"path", "first p50", "p95", "late p50", "p95", "most", "whole p50", "p95", "processor"}}
 	for i, p := range paths {
 		var first, late, most, whole []time.Duration
 		for _, one := range turns[i] {
@@ -136,7 +144,7 @@ func print(paths []path, turns [][]turn) {
 				most = append(most, slices.Max(one.late))
 			}
 		}
-		t.Rows = append(t.Rows, []string{p.name, ms(first, .5), ms(first, .95), ms(late, .5), ms(late, .95), ms(most, .5), ms(whole, .5), ms(whole, .95)})
+		t.Rows = append(t.Rows, []string{p.name, ms(first, .5), ms(first, .95), ms(late, .5), ms(late, .95), ms(most, .5), ms(whole, .5), ms(whole, .95), fmt.Sprintf("%.1f", work[i].Seconds()*1e3/float64(len(turns[i])))})
 	}
 	t.Text(os.Stdout)
 }
