@@ -277,9 +277,18 @@ func (d *daemon) follow(ctx context.Context, start time.Time, tokens int, q hub.
 		}
 	}
 	t.whole = time.Since(start)
-	if !answered {
-		run, err := hub.GetRun.Do(ctx, d.client, hub.Caller{}, run.ID)
-		return t, errors.Join(fmt.Errorf("no answer: %+v", run), err, d.said())
+	if answered {
+		return t, t.check(tokens)
 	}
-	return t, t.check(tokens)
+	run, err = hub.GetRun.Do(ctx, d.client, hub.Caller{}, run.ID)
+	for _, s := range run.Steps {
+		if s.Reason == "cell_died" {
+			return t, errAgain
+		}
+		err = errors.Join(err, fmt.Errorf("no answer: %s: %s: %s", s.Reason, s.Error, s.Stderr.Text))
+	}
+	return t, errors.Join(err, d.said())
 }
+
+// errAgain says that the host's mounts have changed, which palyra-cell saw before it began.
+var errAgain = errors.New("the host's mounts have changed")

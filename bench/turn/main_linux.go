@@ -116,6 +116,9 @@ func run(ctx context.Context, bin string, samples int, gap time.Duration, w *wor
 			}
 			last, before = -1, now
 			t, err := paths[i].ask(ctx)
+			if errors.Is(err, errAgain) {
+				continue
+			}
 			if err != nil {
 				return fmt.Errorf("%s: %w", paths[i].name, err)
 			}

@@ -285,8 +285,9 @@ func isText(b []byte) bool { return utf8.Valid(b) && bytes.IndexByte(b, 0) < 0 }
 // partSize bounds the bytes of one part, and so the memory of a reader.
 const partSize = 16 << 10
 
-// gather is the least time between small parts of a live step. A person doesn't notice it.
-const gather = 20 * time.Millisecond
+// gather is the least time between small parts of a live step: what a reader of a model's answer,
+// who wants each piece as it comes, waits for one at most.
+const gather = time.Millisecond
 
 // OutputReader reads what the steps of a run write. It implements hub.Outputs.
 type OutputReader struct {
