@@ -301,10 +301,12 @@ func (m *Models) Expand(ctx context.Context, who policy.Entity, name string, inp
 	return x, nil
 }
 
-// limits are those of a turn. A model may think for minutes before its first word. A Go program
-// needs a dozen threads to start; question and answer lie in its memory several times.
+// limits are those of a turn. A model may think for minutes before its first word, and palyra-fetch
+// ends one that is quiet for longer, which the answer says; the wall is for one that never comes to
+// an end. A Go program needs a dozen threads to start; question and answer lie in its memory
+// several times.
 func limits() isolate.Limits {
-	return isolate.Limits{Wall: 5 * time.Minute, CPU: time.Minute, Memory: 256 << 20, PIDs: 64, Output: turn.MaxAnswer + maxErrors,
+	return isolate.Limits{Wall: 15 * time.Minute, CPU: time.Minute, Memory: 256 << 20, PIDs: 64, Output: turn.MaxAnswer + maxErrors,
 		FileSize: 1 << 20, OpenFiles: 256, Disk: 1 << 20, Inodes: 64}
 }
 

@@ -43,8 +43,9 @@ import (
 )
 
 // maxQuiet is how long a provider may send nothing: before its answer, too, since some models think
-// for minutes and some providers say nothing meanwhile.
-const maxQuiet = 5 * time.Minute
+// for minutes and some providers say nothing meanwhile. palyra-egress ends a connection that is
+// silent for five minutes: this is told first, as the answer's error.
+const maxQuiet = 4 * time.Minute
 
 // maxFailure is how much of the body of an HTTP error is read.
 const maxFailure = 64 << 10
