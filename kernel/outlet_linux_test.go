@@ -79,6 +79,8 @@ func newWorld(t *testing.T) *world {
 				continue
 			case q.Type != dns.A:
 				names.WriteToUDP(q.Empty(), from)
+			case q.Name == "public.example":
+				names.WriteToUDP(q.Addresses([]netip.Addr{netip.MustParseAddr("1.1.1.1")}, time.Minute), from)
 			default:
 				names.WriteToUDP(q.Addresses([]netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}, time.Minute), from)
 			}
@@ -233,6 +235,23 @@ func TestPrivateNeedsNetwork(t *testing.T) {
 	}
 	if d := o.Diagnosis; d == nil || d.Code != "EgressDenied" || !strings.Contains(d.Text, "private network") {
 		t.Errorf("%+v", d)
+	}
+	w.await(0)
+}
+
+// TestNetworksAlone: where a tool means its hosts for a network, a name that leads to the Internet is
+// refused.
+func TestNetworksAlone(t *testing.T) {
+	w := newWorld(t)
+	h := reaching(t, Config{Egress: w.broker, Tools: table(func(host string, _ []byte) (*Expansion, error) {
+		return &Expansion{Argv: w.talk(host, "true"), EgressHosts: w.rules(host), LeaveOperands: true, EgressNetworks: true}, nil
+	})})
+	if o := h.call(&Proposal{Tool: "web.example", Input: []byte("{}")}, IO{}); o.Outcome != receipt.Executed || o.Exit != 0 {
+		t.Errorf("in the network: %s %d, %+v", o.Outcome, o.Exit, o.Result.Evidence.Egress)
+	}
+	o := h.call(&Proposal{Tool: "public.example", Input: []byte("{}")}, IO{})
+	if e := o.Result.Evidence.Egress; o.Exit == 0 || len(e.Connections) > 0 || len(e.Denied) != 1 || e.Denied[0].Why != evidence.DenyForbidden {
+		t.Errorf("elsewhere: %d, %+v", o.Exit, e)
 	}
 	w.await(0)
 }

@@ -51,6 +51,7 @@ type sealed struct {
 	placeholders []placeholder   // of uses, from spec on
 	ownLayer     bool            // it was made for this call
 	effect       Effect          // of a tool; nil: none
+	networks     bool            // as Expansion.EgressNetworks
 	mcp          *vocabulary.MCP // of an exchange; nil: a program runs
 
 	closing sync.Once
@@ -64,7 +65,7 @@ type sealed struct {
 func sealWith(ctx context.Context, p *Proposal, stdin io.Reader, state string, known *digests.Cache, hold *budget.Hold) (_ *sealed, err error) {
 	s := &sealed{hold: hold, home: slices.Clone(p.Home)}
 	if p.tool != nil {
-		s.effect = p.tool.Effect
+		s.effect, s.networks = p.tool.Effect, p.tool.EgressNetworks
 	}
 	defer func() {
 		if err != nil {

@@ -72,6 +72,10 @@ type Expansion struct {
 	Capabilities []string
 	Sensitive    bool // ask a person whatever else policy says, unless the workspace is staged
 
+	// EgressNetworks has the names of EgressHosts lead into networks among them, and nowhere else: for
+	// what is meant for a network of the operator's. It narrows what the capsule says.
+	EgressNetworks bool
+
 	// Effect, if not nil, is told when the program begins and ends.
 	Effect Effect
 }

@@ -329,6 +329,7 @@ func (m *Models) program(one *config.Model) (*kernel.Expansion, error) {
 	x.EgressHosts = []string{at.Rule().String()}
 	if one.Network != "" {
 		x.EgressHosts = append(x.EgressHosts, one.Network)
+		x.EgressNetworks = !at.TLS() // in the clear it's for that network alone
 	}
 	if one.Key != "" {
 		x.EgressSecrets = []string{one.Use()}

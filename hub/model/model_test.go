@@ -91,6 +91,9 @@ func TestExpand(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
+		if clear := strings.Contains(want.argv, " http://"); x.EgressNetworks != clear {
+			t.Errorf("%s: leads to networks alone: %v, in the clear: %v", name, x.EgressNetworks, clear)
+		}
 		if strings.Join(x.Argv, " ") != want.argv || strings.Join(x.EgressHosts, " ") != want.hosts || strings.Join(x.EgressSecrets, " ") != want.secrets {
 			t.Errorf("%s: %q, hosts %q, secrets %q", name, x.Argv, x.EgressHosts, x.EgressSecrets)
 		}

@@ -76,8 +76,12 @@ func (s *session) lookUp(n *name) {
 		}
 		return
 	}
+	permit := reach.PermitAll
+	if s.networks {
+		permit = reach.NamedAll
+	}
 	for _, port := range s.rules.Ports(n.host) {
-		if err := reach.PermitAll(addrs, port, s.rules); err != nil {
+		if err := permit(addrs, port, s.rules); err != nil {
 			s.deny(n.host, port, evidence.DenyForbidden)
 			continue
 		}

@@ -25,12 +25,13 @@ import (
 
 // session is one call. Its goroutines are counted in wg and end with ctx.
 type session struct {
-	srv    *server
-	owner  budget.Owner
-	rules  rule.Rules
-	limits wire.Limits
-	ctx    context.Context // run's
-	cancel func()          // ends ctx
+	srv      *server
+	owner    budget.Owner
+	rules    rule.Rules
+	networks bool // names lead to networks of rules alone
+	limits   wire.Limits
+	ctx      context.Context // run's
+	cancel   func()          // ends ctx
 	guarded
 	wg sync.WaitGroup
 
@@ -65,7 +66,7 @@ type deniedKey struct {
 }
 
 func newSession(srv *server, o *Order, rules rule.Rules) *session {
-	s := &session{srv: srv, owner: budget.Owner{Name: o.Owner, Reserve: o.Reserve}, rules: rules, limits: o.Limits, names: make(map[string]*name), next4: netip.MustParseAddr(handover.Names4).Next(),
+	s := &session{srv: srv, owner: budget.Owner{Name: o.Owner, Reserve: o.Reserve}, rules: rules, networks: o.Networks, limits: o.Limits, names: make(map[string]*name), next4: netip.MustParseAddr(handover.Names4).Next(),
 		closers: make(map[io.Closer]struct{}), denied: make(map[deniedKey]int), waiting: make(chan struct{}, 64),
 		looking: make(chan struct{}, srv.share), guarded: guarded{Guard: new(inspect.Guard)},
 		rate: pace{n: o.Limits.Rate, per: time.Second}, asking: pace{n: o.Limits.QueryRate, per: time.Second}, ruled: make(map[rule.Rule]*ruled)}

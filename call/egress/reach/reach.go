@@ -130,6 +130,16 @@ func PermitAll(addrs []netip.Addr, port uint16, rules egress.Rules) error {
 	return nil
 }
 
+// NamedAll is PermitAll, and wants a rule for the network of each of addrs.
+func NamedAll(addrs []netip.Addr, port uint16, rules egress.Rules) error {
+	for _, a := range addrs {
+		if !rules.Network(a.WithZone("").Unmap(), port) {
+			return fmt.Errorf("%s is in no network that a rule names with port %d", a, port)
+		}
+	}
+	return PermitAll(addrs, port, rules)
+}
+
 func check(addr netip.Addr, named func(netip.Addr) bool) error {
 	judged := addr.WithZone("").Unmap()
 	if !addr.IsValid() || addr.Zone() != "" {

@@ -144,6 +144,16 @@ func TestPermit(t *testing.T) {
 	if err := PermitAll([]netip.Addr{good, good}, 443, egress.Rules{}); err != nil {
 		t.Error(err)
 	}
+	named := addr("10.1.2.3")
+	for _, c := range []struct {
+		addrs []netip.Addr
+		port  uint16
+		want  bool
+	}{{[]netip.Addr{named, named}, 5432, true}, {[]netip.Addr{named, good}, 5433, false}, {[]netip.Addr{good}, 5433, false}, {[]netip.Addr{named}, 5433, false}, {[]netip.Addr{addr("1.1.1.1")}, 5432, false}, {[]netip.Addr{addr("0.0.0.0")}, 443, false}} {
+		if err := NamedAll(c.addrs, c.port, rules); (err == nil) != c.want {
+			t.Errorf("NamedAll(%v, %d) = %v, want %v", c.addrs, c.port, err, c.want)
+		}
+	}
 }
 
 // FuzzCheck holds Check to the predicates of net/netip, which know some of the ranges.

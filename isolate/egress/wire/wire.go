@@ -25,7 +25,7 @@ import (
 )
 
 // Version is what both sides must agree on.
-const Version = 5
+const Version = 6
 
 // Bounds of messages.
 const (
@@ -60,6 +60,9 @@ type Order struct {
 	// Check has the names and addresses of Rules looked up and judged, and no more: palyra-egress
 	// writes the evidence right after its answer, and nothing is done with the cell.
 	Check bool `json:"check,omitempty"`
+	// Networks has names lead into networks that rules name with the port, and nowhere else: not to
+	// the Internet.
+	Networks bool `json:"networks,omitempty"`
 	// Capsule is the digest of what was decided. The values are sealed for it.
 	Capsule canon.Digest `json:"capsule,omitzero"`
 	// Owner is the principal that pays. All calls of one together have at most half of what
