@@ -10,6 +10,7 @@ package seek
 import (
 	"bytes"
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -107,7 +108,8 @@ func (v *Value) Files(root string) (found []string, read int, err error) {
 const memoryChunk = 4 << 20
 
 // Memory returns where the value stands in a process: its memory, of which read counts the bytes,
-// its arguments and its environment.
+// its arguments and its environment. It leaves out pages that were never written: most of what a
+// Go program maps.
 func (v *Value) Memory(pid int) (found []string, read int64, err error) {
 	dir := filepath.Join("/proc", strconv.Itoa(pid))
 	for _, name := range []string{"cmdline", "environ"} {
@@ -128,6 +130,11 @@ func (v *Value) Memory(pid int) (found []string, read int64, err error) {
 		return nil, 0, err
 	}
 	defer mem.Close()
+	pages, err := os.Open(filepath.Join(dir, "pagemap"))
+	if err != nil {
+		return nil, 0, err
+	}
+	defer pages.Close()
 	for line := range strings.Lines(string(maps)) {
 		var from, to uint64
 		f := strings.Fields(line)
@@ -137,16 +144,52 @@ func (v *Value) Memory(pid int) (found []string, read int64, err error) {
 		if !strings.HasPrefix(f[1], "r") || len(f) > 5 && (f[5] == "[vvar]" || f[5] == "[vvar_vclock]" || f[5] == "[vsyscall]") {
 			continue
 		}
-		n, forms, err := v.mapping(mem, from, to)
-		if err != nil {
-			return nil, 0, fmt.Errorf("memory of process %d at %s: %w", pid, f[0], err)
+		runs := []run{{from, to}}
+		if f[4] == "0" { // of no file: an absent page is nothing's
+			if runs, err = written(pages, from, to); err != nil {
+				return nil, 0, fmt.Errorf("pages of process %d at %s: %w", pid, f[0], err)
+			}
 		}
-		read += n
-		for _, x := range forms {
+		var in []string
+		for _, r := range runs {
+			n, forms, err := v.mapping(mem, r.from, r.to)
+			if err != nil {
+				return nil, 0, fmt.Errorf("memory of process %d at %s: %w", pid, f[0], err)
+			}
+			read += n
+			in = append(in, forms...)
+		}
+		slices.Sort(in)
+		for _, x := range slices.Compact(in) {
 			found = append(found, "memory "+strings.Join(f[5:], " ")+": "+x)
 		}
 	}
 	return found, read, nil
+}
+
+// run is a range of addresses.
+type run struct{ from, to uint64 }
+
+// written returns the runs of pages of a mapping that are in memory or swapped out, by
+// /proc/pid/pagemap: for each page 64 bits, of which the uppermost two say so.
+func written(pages *os.File, from, to uint64) (runs []run, err error) {
+	size := uint64(os.Getpagesize())
+	b := make([]byte, (to-from)/size*8)
+	n, err := pages.ReadAt(b, int64(from/size*8))
+	if err != nil && err != io.EOF {
+		return nil, err
+	}
+	for i := 0; i+8 <= n; i += 8 {
+		at := from + uint64(i/8)*size
+		switch {
+		case binary.NativeEndian.Uint64(b[i:])>>62 == 0:
+		case len(runs) > 0 && runs[len(runs)-1].to == at:
+			runs[len(runs)-1].to += size
+		default:
+			runs = append(runs, run{at, at + size})
+		}
+	}
+	return runs, nil
 }
 
 func (v *Value) mapping(mem *os.File, from, to uint64) (read int64, forms []string, err error) {
