@@ -32,6 +32,7 @@ import (
 	"palyra/transport/httpapi"
 	"palyra/transport/httpapi/keystore"
 	"palyra/transport/mcp"
+	"palyra/transport/openai"
 )
 
 // core has the parts that palyrad serves: the gate, the working state, the hub over both,
@@ -201,6 +202,9 @@ func (c *core) serveOver(d *daemon, cfg *config.Config) (err error) {
 	if cfg.Features.MCP {
 		hc.MCP = mcp.NewHandler(version)
 	}
+	if cfg.Features.OpenAI {
+		hc.OpenAI = openai.NewHandler()
+	}
 	if cfg.Features.Console && cfg.Listen.HTTP != config.HTTPOff {
 		if hc.Owners, err = httpapi.OpenOwners(d.netlink...); err != nil { // as under a unit with a network of its own, without palyrad-diag.socket
 			d.log.Info("no console: it can't tell whose connections on loopback are", "error", err.Error())
@@ -212,7 +216,7 @@ func (c *core) serveOver(d *daemon, cfg *config.Config) (err error) {
 	if c.api, err = httpapi.New(hc); err != nil {
 		return err
 	}
-	hc.HealthOnly, hc.MCP, hc.Console = true, nil, nil
+	hc.HealthOnly, hc.MCP, hc.OpenAI, hc.Console = true, nil, nil, nil
 	c.health, err = httpapi.New(hc)
 	return err
 }

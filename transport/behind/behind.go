@@ -1,6 +1,7 @@
 // Package behind is the contract between transport/httpapi and a protocol of its own that
-// it lets callers speak at a path, behind its checks: palyra/transport/mcp. Neither links
-// the other.
+// it lets callers speak at a path, behind its checks: palyra/transport/mcp and
+// palyra/transport/openai.
+// None links another.
 //
 // The server has read a request whole, within its limits, and knows who asks. What the
 // protocol keeps for a caller between requests it counts first ([Visitor.Hold]), and ends
@@ -23,6 +24,13 @@ type Protocol interface {
 	Begin(ctx context.Context) (wait func())
 	// Serve answers one request. An error is for what it has not answered.
 	Serve(w http.ResponseWriter, r *http.Request, v *Visitor) error
+}
+
+// Surface is a protocol with paths and errors of its own: palyra/transport/openai.
+type Surface interface {
+	Protocol
+	// Refuse answers with a problem, in the form that clients of the request's path expect.
+	Refuse(w http.ResponseWriter, r *http.Request, p api.Problem)
 }
 
 // Pages shows the operations to people, in a browser: palyra/transport/console.

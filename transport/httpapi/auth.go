@@ -45,6 +45,9 @@ func (s *Server) authenticate(x *exchange) error {
 		return s.authenticatePage(x, p)
 	}
 	token, err := bearer(x.r)
+	if x.rt.foreign && err == nil {
+		token, err = apiKey(x.r, token)
+	}
 	if err != nil {
 		return s.unknown(x, "Bearer", err)
 	}

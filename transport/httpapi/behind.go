@@ -63,8 +63,18 @@ func speak(x *exchange) error {
 			}
 		}
 	}
+	return p.Serve(x.timed(), x.r, x.visitor())
+}
+
+// timed is the writer for an answer of a protocol's.
+func (x *exchange) timed() http.ResponseWriter {
+	return &timed{ResponseWriter: x.w, limit: x.s.lim.Write, connection: x.w.Header().Get("Connection")}
+}
+
+// visitor is the request for a protocol.
+func (x *exchange) visitor() *behind.Visitor {
 	s, caller, payer := x.s, x.caller, x.payer()
-	return p.Serve(&timed{ResponseWriter: x.w, limit: s.lim.Write, connection: x.w.Header().Get("Connection")}, x.r, &behind.Visitor{
+	return &behind.Visitor{
 		Caller: caller, Body: x.raw, Workspace: x.query.Get("workspace"), Server: x.r.PathValue("server"), Hub: inner{s, caller, x.rt.ID},
 		May: func() error {
 			if s.cfg.Check == nil {
@@ -81,7 +91,7 @@ func speak(x *exchange) error {
 			}
 			return h.Release, nil
 		},
-	})
+	}
 }
 
 // featureOff refuses a surface that the configuration turns off.

@@ -90,6 +90,8 @@ type Config struct {
 	Role func(uid uint32) string
 	// MCP answers /mcp. Default: it is refused as feature_off.
 	MCP behind.Protocol
+	// OpenAI answers under /v1/. Default: it is refused as feature_off.
+	OpenAI behind.Surface
 	// Console shows pages to browsers. Default: there are none.
 	Console behind.Pages
 	// Owners says whose connections on loopback are. A console needs it.
@@ -233,6 +235,7 @@ func New(cfg Config) (*Server, error) {
 		s.routes = pages()
 	}
 	s.routes = append(s.routes, table()...)
+	s.routes = append(s.routes, foreign()...)
 	s.streams = newStreams(cfg.Hub, cfg.Check, s.lim, s.log)
 	s.metrics = newMetrics(s.routes)
 	s.openapi = sync.OnceValues(func() ([]byte, error) { return api.Document(Operations()) })
@@ -277,11 +280,11 @@ func (s *Server) register() {
 		header := strings.Join(methods, ", ")
 		s.mux.HandleFunc(p, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Allow", header)
-			s.refuse(w, r, nil, answered(405, "route request", fmt.Errorf("%s has %s", p, header)))
+			s.refuse(w, r, s.lost(w, r), answered(405, "route request", fmt.Errorf("%s has %s", p, header)))
 		})
 	}
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		s.refuse(w, r, nil, fault.New(fault.NotFound, "not_found", "route request", nil))
+		s.refuse(w, r, s.lost(w, r), fault.New(fault.NotFound, "not_found", "route request", nil))
 	})
 }
 

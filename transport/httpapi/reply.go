@@ -127,7 +127,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, x *exchange, err
 	id := idOf(r)
 	p := api.ProblemOf(err, id, x == nil || !x.known || x.caller.ReadsPolicy)
 	op, user := "", ""
-	if x != nil {
+	if x != nil && x.rt.Operation != nil {
 		op, user = x.rt.ID, x.caller.User
 	}
 	s.note(r.Context(), id, op, user, p.Status, err)
@@ -140,6 +140,14 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, x *exchange, err
 		s.cfg.Console.Refuse(w, p)
 		return
 	}
+	if (p.Status == http.StatusServiceUnavailable || p.Status == http.StatusTooManyRequests) && w.Header().Get("Retry-After") == "" {
+		w.Header().Set("Retry-After", "1")
+	}
+	if x != nil && x.rt.foreign && s.cfg.OpenAI != nil {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.lim.Write))
+		s.cfg.OpenAI.Refuse(w, r, p)
+		return
+	}
 	b, encErr := json.Marshal(p)
 	if encErr != nil {
 		panic(fmt.Sprintf("httpapi: internal error: encode problem: %v", encErr))
@@ -148,9 +156,6 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, x *exchange, err
 	h.Del("ETag")
 	h.Set("Content-Type", api.MediaProblem)
 	h.Set("Content-Length", strconv.Itoa(len(b)+1))
-	if (p.Status == http.StatusServiceUnavailable || p.Status == http.StatusTooManyRequests) && h.Get("Retry-After") == "" {
-		h.Set("Retry-After", "1")
-	}
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.lim.Write))
 	w.WriteHeader(p.Status)
 	_, _ = w.Write(append(b, '\n'))

@@ -19,7 +19,9 @@ type route struct {
 	in     *api.Input
 	health bool // served also without authentication
 	page   bool // for people; see pages
-	serve  func(*exchange) error
+	// foreign: requests and errors are another API's; see foreign.
+	foreign bool
+	serve   func(*exchange) error
 }
 
 const (

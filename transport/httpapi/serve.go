@@ -33,7 +33,8 @@ type Listener struct {
 // closes the listeners. A listener that is closed meanwhile ends it with an error.
 func (s *Server) Serve(ctx context.Context, on ...Listener) error {
 	// Requests live on while the server drains; the hub's calls end with base.
-	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	base, cancelWith := context.WithCancelCause(context.WithoutCancel(ctx))
+	cancel := func() { cancelWith(errEnds) }
 	defer cancel()
 	var protocols http.Protocols
 	protocols.SetHTTP1(true) // HTTP/2 would add a parser, and streams cannot leave it
@@ -57,6 +58,9 @@ func (s *Server) Serve(ctx context.Context, on ...Listener) error {
 	defer endHeld()
 	if s.cfg.MCP != nil {
 		wg.Go(s.cfg.MCP.Begin(held))
+	}
+	if s.cfg.OpenAI != nil {
+		wg.Go(s.cfg.OpenAI.Begin(held))
 	}
 	broken := make(chan error, len(on))
 	for _, l := range on {
@@ -109,6 +113,9 @@ func (s *Server) Serve(ctx context.Context, on ...Listener) error {
 	s.rooms.unread.end()
 	return err
 }
+
+// errEnds is why requests end that the client didn't end.
+var errEnds = fault.New(fault.Unavailable, "not_ready", "serve", errors.New("the server ends"))
 
 // owner reports whether a user of this machine is an owner.
 func (s *Server) owner(uid uint32) bool {

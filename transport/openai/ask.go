@@ -1,0 +1,323 @@
+package openai
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"palyra/agentloop/turn"
+	"palyra/hub"
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+	"palyra/internal/ident"
+)
+
+// errGone is the error of an answer that no client takes.
+var errGone = errors.New("the client has gone")
+
+// cleanup bounds what is done for a request when it's over.
+const cleanup = 30 * time.Second
+
+// question is what a request asks, in whichever of the forms.
+type question struct {
+	model   *model
+	meta    metadata
+	request turn.Request // of a model
+	prompt  string       // of the agent
+	store   bool         // the answer stays, and can be gone on with
+	session string       // to go on in; "": none was named
+}
+
+// task is the run of a question.
+type task struct {
+	x   *exchange
+	run hub.Run
+	own bool // the session ends with it
+	// goes: the run goes on without the client.
+	goes bool
+}
+
+// begin begins the run of a question.
+func (x *exchange) begin(ctx context.Context, q *question) (*task, error) {
+	n := hub.NewRun{Staged: q.meta.staged}
+	if q.model.agent {
+		n.Agent = &hub.Agent{Prompt: q.prompt, Model: q.model.name()}
+	} else {
+		if err := q.request.Fits(q.model.Provider); err != nil {
+			return nil, err
+		}
+		text, err := q.request.Encode()
+		if err == nil {
+			_, err = turn.ParseRequest(text)
+		}
+		if err != nil {
+			return nil, err
+		}
+		input, err := canon.Marshal(map[string]any{"model": q.model.Name, "request": json.RawMessage(text)})
+		if err != nil {
+			return nil, err
+		}
+		n.Steps, n.Parallel = []hub.Step{{Tool: turn.Tool, Input: input}}, true
+	}
+	t := &task{x: x}
+	for again := false; ; again = true {
+		var kept bool
+		var err error
+		if n.Session, kept, err = x.session(ctx, q, again); err != nil {
+			return nil, err
+		}
+		t.own = q.session == "" && !kept && !q.store && q.meta.session == ""
+		t.run, err = hub.StartRun.Do(ctx, x.v.Hub, hub.Caller{}, n)
+		switch {
+		case err == nil:
+			return t, nil
+		case kept && !again && errors.Is(err, fault.ErrNoSession): // it was ended by others
+			continue
+		case t.own:
+			t.endSession(n.Session)
+		}
+		return nil, err
+	}
+}
+
+// newSession as a label's value asks for a session that stays.
+const newSession = "new"
+
+// session returns where a question's run is made. kept: in the session of all stored answers of the
+// caller's.
+func (x *exchange) session(ctx context.Context, q *question, anew bool) (id string, kept bool, err error) {
+	switch {
+	case q.session != "":
+		return q.session, false, nil
+	case q.meta.session != "" && q.meta.session != newSession:
+		id, err = x.named(ctx, q.meta.session)
+		return id, false, err
+	case q.store && !q.model.agent && q.meta.session == "":
+		id, err = x.h.stored(ctx, x, anew)
+		return id, true, err
+	}
+	s, err := hub.CreateSession.Do(ctx, x.v.Hub, hub.Caller{}, hub.NewSession{Title: title})
+	return s.ID, false, err
+}
+
+// title is what people see of a session.
+const title = "openai"
+
+// named returns a session that the caller names, if it's theirs and open.
+func (x *exchange) named(ctx context.Context, id string) (string, error) {
+	no := &flaw{status: http.StatusNotFound, kind: kindRequest, param: "metadata." + labelSession, code: "session_not_found", text: "you have no open session of this name"}
+	if ident.Check(ident.Session, id) != nil {
+		return "", no
+	}
+	s, err := hub.GetSession.Do(ctx, x.v.Hub, hub.Caller{}, id)
+	switch {
+	case fault.KindOf(err) == fault.NotFound, err == nil && (s.Principal != x.v.Caller.User || s.State != hub.SessionOpen):
+		return "", no
+	}
+	return id, err
+}
+
+// stored returns the session of the caller's stored answers: the one of this process, that of an
+// earlier one, or a new one. A session for each would soon be as many as a principal may have.
+func (h *Handler) stored(ctx context.Context, x *exchange, anew bool) (string, error) {
+	who := owner{x.v.Caller.User, x.v.Caller.Token}
+	h.mu.Lock()
+	id := h.kept[who]
+	h.mu.Unlock()
+	if id != "" && !anew {
+		return id, nil
+	}
+	name := title + " " + who.token
+	if !anew {
+		p, err := hub.ListSessions.Do(ctx, x.v.Hub, hub.Caller{}, hub.SessionQuery{Principal: who.user, State: hub.SessionOpen, PageQuery: hub.PageQuery{Limit: 1000}})
+		if err != nil {
+			return "", err
+		}
+		for i := range p.Items {
+			if p.Items[i].Title == name {
+				id = p.Items[i].ID
+			}
+		}
+	}
+	if id == "" || anew {
+		s, err := hub.CreateSession.Do(ctx, x.v.Hub, hub.Caller{}, hub.NewSession{Title: name})
+		if err != nil {
+			return "", err
+		}
+		id = s.ID
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.kept) >= maxKept {
+		clear(h.kept) // they're found again
+	}
+	h.kept[who] = id
+	return id, nil
+}
+
+// maxKept bounds the sessions that are remembered.
+const maxKept = 1024
+
+// end ends what the request began, unless the run is to go on: for it goes, or the server ends
+// before it, which isn't the client's doing.
+func (t *task) end(err error) {
+	if t.goes || err != nil && fault.KindOf(context.Cause(t.x.r.Context())) == fault.Unavailable {
+		return
+	}
+	if t.own {
+		t.endSession(t.run.Session) // and the run, if it hasn't ended
+		return
+	}
+	if err != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.x.r.Context()), cleanup)
+		defer cancel()
+		_, _ = hub.CancelRun.Do(ctx, t.x.v.Hub, hub.Caller{}, t.run.ID)
+	}
+}
+
+func (t *task) endSession(id string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.x.r.Context()), cleanup)
+	defer cancel()
+	// One that stays open is ended when it was idle for long.
+	_, _ = hub.EndSession.Do(ctx, t.x.v.Hub, hub.Caller{}, hub.SessionChange{ID: id})
+}
+
+// get reads the run when it has ended.
+func (t *task) get(ctx context.Context) error {
+	r, err := hub.GetRun.Do(ctx, t.x.v.Hub, hub.Caller{}, t.run.ID)
+	if err == nil {
+		t.run = r
+	}
+	return err
+}
+
+// name is the run's id behind another prefix.
+func name(prefix, run string) string { return prefix + strings.TrimPrefix(run, ident.Run+"_") }
+
+// runOf is the run of a response's id, "" if it's none.
+func runOf(prefix, id string) string {
+	hex, ok := strings.CutPrefix(id, prefix)
+	if run := ident.Run + "_" + hex; ok && ident.Check(ident.Run, run) == nil {
+		return run
+	}
+	return ""
+}
+
+// about is what an answer has of palyrad's.
+func (t *task) about(m *model) object { return about(&t.run, m.lane()) }
+
+func about(run *hub.Run, lane string) object {
+	receipts := []uint64{}
+	for i := range run.Steps {
+		if n := run.Steps[i].LogIndex; n != nil {
+			receipts = append(receipts, *n)
+		}
+	}
+	return object{"run": run.ID, "session": run.Session, "lane": lane, "receipts": receipts}
+}
+
+// said is a message of a request.
+type said struct {
+	role   string
+	texts  []string
+	parts  []turn.Part // of an assistant's, in order; nil: the texts are all
+	result *turn.Result
+}
+
+// The roles of requests that turn.Request doesn't have.
+const (
+	roleSystem    = "system"
+	roleDeveloper = "developer"
+	roleTool      = "tool"
+)
+
+// ask puts the messages into a question to a model. list names them.
+func (q *question) ask(f *fields, list string, all []said) {
+	var system []string
+	if q.request.System != "" {
+		system = append(system, q.request.System)
+	}
+	for i, m := range all {
+		switch m.role {
+		case roleSystem, roleDeveloper:
+			if len(q.request.Messages) > 0 {
+				f.fail(in(list, i)+".role", "unsupported_value", "a message of the role %s stands before all others", m.role)
+			}
+			system = append(system, m.texts...)
+			continue
+		case roleTool:
+			q.add(turn.User, turn.Part{Result: m.result})
+			continue
+		}
+		parts := m.parts
+		for _, s := range m.texts {
+			parts = append(parts, turn.Part{Text: s})
+		}
+		if len(parts) == 0 {
+			if m.role == turn.User {
+				f.fail(in(list, i)+".content", "missing_required_parameter", "want text")
+			}
+			continue // an assistant that said nothing
+		}
+		q.add(m.role, parts...)
+	}
+	q.request.System = strings.Join(system, "\n\n")
+	if n := len(q.request.Messages); n == 0 || q.request.Messages[n-1].Role != turn.User {
+		f.fail(list, "invalid_value", "the last is a user's, or has the result of a call")
+	}
+}
+
+// add adds parts to the last message, if it's of the same role.
+func (q *question) add(role string, parts ...turn.Part) {
+	if n := len(q.request.Messages); n > 0 && q.request.Messages[n-1].Role == role {
+		q.request.Messages[n-1].Parts = append(q.request.Messages[n-1].Parts, parts...)
+		return
+	}
+	q.request.Messages = append(q.request.Messages, turn.Message{Role: role, Parts: parts})
+}
+
+// tell makes the messages the prompt of an agent. A single one of a user's is the prompt; several
+// stand under their roles.
+func (q *question) tell(f *fields, list string, all []said) {
+	var b strings.Builder
+	for i, m := range all {
+		if m.role == roleTool || m.parts != nil {
+			f.fail(in(list, i), "unsupported_value", "the agent's tools are palyrad's: it takes no calls and results of the client's")
+		}
+		text := strings.Join(m.texts, "\n\n")
+		if len(all) > 1 {
+			b.WriteString("# " + m.role + "\n")
+		}
+		b.WriteString(text)
+		if i < len(all)-1 {
+			b.WriteString("\n\n")
+		}
+	}
+	if n := len(all); n == 0 || all[n-1].role != turn.User || len(all[n-1].texts) == 0 {
+		f.fail(list, "invalid_value", "the last is a user's, and has text")
+	}
+	if q.prompt = b.String(); len(q.prompt) > hub.MaxPrompt {
+		f.fail(list, "invalid_value", "want at most %d bytes", hub.MaxPrompt)
+	}
+}
+
+// offer is a tool of the client's.
+func offer(f *fields, name, description string, schema json.RawMessage, strict bool) turn.Offer {
+	if schema == nil {
+		schema = json.RawMessage(`{"type":"object","properties":{}}`)
+	}
+	if schema[0] != '{' {
+		f.fail("parameters", "invalid_type", "want a schema that is an object")
+	}
+	if !offered(name) {
+		f.fail("name", "invalid_value", "want 1 to 64 of a-z, A-Z, 0-9, _ and -")
+	}
+	return turn.Offer{Name: name, Description: description, Schema: schema, Strict: strict}
+}
+
+func offered(name string) bool {
+	return name != "" && len(name) <= 64 && strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == ""
+}

@@ -1,0 +1,401 @@
+package openai
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"palyra/agentloop/turn"
+	"palyra/hub"
+)
+
+// errWaits ends following a run that waits for a person: it's resumed.
+var errWaits = errors.New("the run waits for a person")
+
+// The types of items that are palyrad's own.
+const (
+	itemApproval = "palyra:approval_request"
+	itemCall     = "palyra:tool_call"
+)
+
+// reply is a response while it comes, of either lane.
+type reply struct {
+	x      *exchange
+	t      *task
+	model  *model
+	echo   object
+	stream *stream // nil: the response comes whole
+	// stoppable: where a person is asked from since on, the response is incomplete until it's resumed.
+	stoppable bool
+	since     time.Time
+
+	output []object
+	seq    int
+	size   int
+	status string
+	why    string // of a response that is incomplete
+	failed *flaw
+	usage  turn.Usage
+	last   turnEnd
+
+	message object          // the open one; nil: there is none
+	text    strings.Builder // of it
+	calls   map[int]int     // places in output of palyrad's own calls, by step
+	asks    map[string]int  // and of requests for approval, by id
+	pending []*turn.Call    // calls that an agent's turn proposed, in order
+	began   bool            // response.created was sent
+}
+
+func newReply(x *exchange, t *task, m *model, echo object) *reply {
+	return &reply{x: x, t: t, model: m, echo: echo, status: "in_progress", calls: make(map[int]int), asks: make(map[string]int)}
+}
+
+// object is the response as it is now.
+func (b *reply) object(status string) object {
+	o := object{"id": name("resp_", b.t.run.ID), "object": "response", "created_at": b.t.run.Created.Unix(), "model": b.model.id, "status": status,
+		"output": b.output, "error": nil, "incomplete_details": nil, "usage": nil, "palyra": b.t.about(b.model),
+		"instructions": nil, "metadata": object{}, "background": false, "previous_response_id": nil, "tools": []object{}, "tool_choice": "auto", "parallel_tool_calls": true,
+		"temperature": nil, "top_p": nil, "max_output_tokens": nil, "text": object{"format": object{"type": "text"}}, "truncation": "disabled", "store": b.t.goes || !b.t.own}
+	if b.output == nil {
+		o["output"] = []object{}
+	}
+	for k, v := range b.echo {
+		o[k] = v
+	}
+	if m, ok := o["metadata"].(map[string]string); ok && m == nil {
+		o["metadata"] = object{}
+	}
+	switch status {
+	case "failed":
+		o["error"] = object{"code": b.failed.code, "message": b.failed.text}
+	case "incomplete":
+		o["incomplete_details"] = object{"reason": b.why}
+	}
+	if status == "completed" || status == "incomplete" && b.why != waitsForApproval || status == "failed" && b.usage != (turn.Usage{}) {
+		u := b.usage
+		o["usage"] = object{"input_tokens": u.Input, "input_tokens_details": object{"cached_tokens": u.Cached}, "output_tokens": u.Output,
+			"output_tokens_details": object{"reasoning_tokens": u.Reasoning}, "total_tokens": u.Input + u.Output}
+	}
+	return o
+}
+
+// send sends an event, if there is a stream.
+func (b *reply) send(kind string, data object) error {
+	if b.stream == nil {
+		return nil
+	}
+	if !b.began {
+		b.began = true
+		o := b.object("in_progress")
+		o["output"] = []object{} // what there is comes next
+		for _, kind := range []string{"response.created", "response.in_progress"} {
+			if err := b.send(kind, object{"response": o}); err != nil {
+				return err
+			}
+		}
+	}
+	data["type"], data["sequence_number"] = kind, b.seq
+	b.seq++
+	return b.stream.send(kind, data)
+}
+
+// take takes what comes of the run.
+func (b *reply) take(it *item) error {
+	b.last.note(it)
+	switch {
+	case it.beat && b.stream != nil:
+		return b.stream.beat("the run goes on")
+	case it.began != nil:
+		return b.start(it.began)
+	case it.said != nil:
+		return b.say(it.said)
+	case it.asked != nil:
+		if err := b.ask(it.asked); err != nil || !b.stoppable || it.asked.Created.Before(b.since) {
+			return err
+		}
+		return errWaits
+	case it.answered != nil:
+		return b.resolve(it.answered)
+	case it.ended != nil:
+		return b.end(it.ended)
+	}
+	return nil
+}
+
+// add adds an item.
+func (b *reply) add(o object) error {
+	b.output = append(b.output, o)
+	return b.send("response.output_item.added", object{"output_index": len(b.output) - 1, "item": o})
+}
+
+func (b *reply) done(at int) error {
+	return b.send("response.output_item.done", object{"output_index": at, "item": b.output[at]})
+}
+
+// id names an item.
+func (b *reply) id(prefix string) string {
+	return name(prefix, b.t.run.ID) + "_" + strconv.Itoa(len(b.output))
+}
+
+// start begins a step. The calls of an agent's are items.
+func (b *reply) start(s *hub.StepStarted) error {
+	if s.Tool == turn.Tool || !b.model.agent {
+		b.pending = nil
+		return nil
+	}
+	o := object{"id": b.id("tc_"), "type": itemCall, "status": "in_progress", "tool": s.Tool}
+	if len(b.pending) > 0 {
+		o["name"], o["arguments"] = b.pending[0].Name, b.pending[0].Arguments
+		b.pending = b.pending[1:]
+	}
+	b.calls[s.Step] = len(b.output)
+	return b.add(o)
+}
+
+// end ends a step.
+func (b *reply) end(s *hub.StepResult) error {
+	if s.LogIndex != nil {
+		b.note(s)
+	}
+	if s.Tool == turn.Tool {
+		return b.close("incomplete")
+	}
+	at, ok := b.calls[s.Index]
+	if !ok {
+		return nil
+	}
+	delete(b.calls, s.Index)
+	o := b.output[at]
+	o["status"], o["outcome"], o["exit"] = "completed", s.Outcome, s.Exit
+	if s.Outcome != "executed" {
+		o["status"] = "failed"
+	}
+	if s.LogIndex != nil {
+		o["receipt"] = *s.LogIndex
+	}
+	if d := s.Denial; d != nil {
+		o["denial"] = object{"layer": d.Layer, "reason": d.Reason, "decision": d.DecisionID}
+	}
+	return b.done(at)
+}
+
+// note keeps a step's receipt for what the answer has of palyrad's.
+func (b *reply) note(s *hub.StepResult) {
+	for i := range b.t.run.Steps {
+		if b.t.run.Steps[i].Index == s.Index {
+			b.t.run.Steps[i].LogIndex = s.LogIndex
+			return
+		}
+	}
+	b.t.run.Steps = append(b.t.run.Steps, hub.StepResult{Index: s.Index, LogIndex: s.LogIndex})
+}
+
+// say takes a piece of a model's answer.
+func (b *reply) say(ev *turn.Event) error {
+	if ev.Text != "" {
+		return b.write(ev.Text)
+	}
+	status := "completed"
+	if ev.Error != nil || ev.End == turn.EndLength {
+		status = "incomplete"
+	}
+	if err := b.close(status); err != nil {
+		return err
+	}
+	switch {
+	case ev.Opaque != nil && !b.model.agent:
+		o, err := wrap(ev.Opaque, b.id("rs_"))
+		if err != nil {
+			return err
+		}
+		if err := b.grow(len(ev.Opaque)); err != nil {
+			return err
+		}
+		if err := b.add(o); err != nil {
+			return err
+		}
+		return b.done(len(b.output) - 1)
+	case ev.Call != nil && b.model.agent:
+		b.pending = append(b.pending, ev.Call)
+		return b.grow(len(ev.Call.Arguments))
+	case ev.Call != nil:
+		return b.call(ev.Call)
+	}
+	return nil
+}
+
+func (b *reply) grow(n int) error {
+	b.size += n
+	return b.x.grow(b.size)
+}
+
+// part is what a message has of text.
+func part(text string) object {
+	return object{"type": "output_text", "text": text, "annotations": []any{}, "logprobs": []any{}}
+}
+
+// write adds to the open message, or opens one.
+func (b *reply) write(text string) error {
+	at := len(b.output) - 1
+	if b.message == nil {
+		b.message = object{"id": b.id("msg_"), "type": "message", "status": "in_progress", "role": "assistant", "content": []object{}}
+		b.text.Reset()
+		if err := b.add(b.message); err != nil {
+			return err
+		}
+		at++
+		if err := b.send("response.content_part.added", object{"item_id": b.message["id"], "output_index": at, "content_index": 0, "part": part("")}); err != nil {
+			return err
+		}
+	}
+	b.text.WriteString(text)
+	if err := b.grow(len(text)); err != nil {
+		return err
+	}
+	return b.send("response.output_text.delta", object{"item_id": b.message["id"], "output_index": at, "content_index": 0, "delta": text, "logprobs": []any{}})
+}
+
+// close ends the open message.
+func (b *reply) close(status string) error {
+	m := b.message
+	if m == nil {
+		return nil
+	}
+	at, text := len(b.output)-1, b.text.String()
+	b.message = nil
+	m["status"], m["content"] = status, []object{part(text)}
+	if err := b.send("response.output_text.done", object{"item_id": m["id"], "output_index": at, "content_index": 0, "text": text, "logprobs": []any{}}); err != nil {
+		return err
+	}
+	if err := b.send("response.content_part.done", object{"item_id": m["id"], "output_index": at, "content_index": 0, "part": part(text)}); err != nil {
+		return err
+	}
+	return b.done(at)
+}
+
+// call adds a call of the client's tool.
+func (b *reply) call(c *turn.Call) error {
+	o := object{"id": b.id("fc_"), "type": "function_call", "status": "in_progress", "call_id": c.ID, "name": c.Name, "arguments": ""}
+	if err := b.grow(len(c.Arguments)); err != nil {
+		return err
+	}
+	if err := b.add(o); err != nil {
+		return err
+	}
+	at := len(b.output) - 1
+	if err := b.send("response.function_call_arguments.delta", object{"item_id": o["id"], "output_index": at, "delta": c.Arguments}); err != nil {
+		return err
+	}
+	if err := b.send("response.function_call_arguments.done", object{"item_id": o["id"], "output_index": at, "name": c.Name, "arguments": c.Arguments}); err != nil {
+		return err
+	}
+	o["arguments"], o["status"] = c.Arguments, "completed"
+	return b.done(at)
+}
+
+// waitsForApproval is why a response is incomplete whose run waits for a person.
+const waitsForApproval = "palyra:approval_required"
+
+// ask adds a request for approval.
+func (b *reply) ask(a *hub.Approval) error {
+	o := object{"id": a.ID, "type": itemApproval, "status": "incomplete", "approval": a.ID, "capsule": a.Capsule.String(), "text": a.Text, "expires_at": a.Expires.Unix()}
+	if err := b.close("completed"); err != nil {
+		return err
+	}
+	b.asks[a.ID] = len(b.output)
+	return b.add(o)
+}
+
+// resolve says how a request for approval ended.
+func (b *reply) resolve(a *hub.ApprovalResolved) error {
+	at, ok := b.asks[a.Approval]
+	if !ok {
+		return nil
+	}
+	b.output[at]["status"], b.output[at]["state"] = "completed", a.State
+	return b.done(at)
+}
+
+// wait says that the run waits for a person.
+func (b *reply) wait() { b.status, b.why = "incomplete", waitsForApproval }
+
+// settle says how the run ended.
+func (b *reply) settle() {
+	end, usage, no := b.t.outcome(b.model, &b.last)
+	b.usage = usage
+	switch {
+	case b.t.run.State == hub.RunCancelled && no != nil:
+		b.status = "cancelled"
+	case no != nil:
+		b.status, b.failed = "failed", no
+	case end == turn.EndLength && b.model.agent:
+		b.status, b.why = "incomplete", "palyra:"+b.t.run.Reason
+	case end == turn.EndLength:
+		b.status, b.why = "incomplete", "max_output_tokens"
+	case end == turn.EndRefused:
+		b.status, b.why = "incomplete", "content_filter"
+	default:
+		b.status = "completed"
+	}
+}
+
+// finish answers.
+func (b *reply) finish(waits bool) error {
+	if err := b.close("incomplete"); err != nil {
+		return err
+	}
+	if waits {
+		b.wait()
+	} else {
+		b.settle()
+	}
+	if b.stream != nil {
+		if b.failed != nil && !b.began {
+			return b.failed // nothing was sent yet: the status says it
+		}
+		kind := b.status
+		if kind == "cancelled" {
+			kind = "failed"
+			b.failed = &flaw{code: "cancelled", text: "the run was cancelled"}
+		}
+		return b.send("response."+kind, object{"response": b.object(kind)})
+	}
+	if b.failed != nil && len(b.output) == 0 {
+		return b.failed
+	}
+	return answer(b.x.w, http.StatusOK, b.object(b.status))
+}
+
+// sealed begins the text of an item of another provider's in a reasoning item.
+const sealed = "palyra:"
+
+// wrap is an item of a provider's own as an item of output. Responses' own is passed on as it is.
+func wrap(item json.RawMessage, id string) (object, error) {
+	var o object
+	if err := json.Unmarshal(item, &o); err != nil {
+		return nil, err
+	}
+	if o["type"] == "reasoning" {
+		return o, nil
+	}
+	return object{"id": id, "type": "reasoning", "summary": []any{}, "encrypted_content": sealed + base64.StdEncoding.EncodeToString(item)}, nil
+}
+
+// unwrap is a reasoning item as it came from its provider.
+func unwrap(item json.RawMessage) json.RawMessage {
+	var o struct {
+		Text string `json:"encrypted_content"`
+	}
+	if json.Unmarshal(item, &o) != nil {
+		return item
+	}
+	text, ok := strings.CutPrefix(o.Text, sealed)
+	if b, err := base64.StdEncoding.DecodeString(text); ok && err == nil && json.Valid(b) {
+		return b
+	}
+	return item
+}
