@@ -26,7 +26,7 @@ type question struct {
 	model   *model
 	meta    metadata
 	request turn.Request // of a model
-	prompt  string       // of the agent
+	agent   hub.Agent    // of the agent
 	store   bool         // the answer stays, and can be gone on with
 	session string       // to go on in; "": none was named
 }
@@ -44,7 +44,8 @@ type task struct {
 func (x *exchange) begin(ctx context.Context, q *question) (*task, error) {
 	n := hub.NewRun{Staged: q.meta.staged}
 	if q.model.agent {
-		n.Agent = &hub.Agent{Prompt: q.prompt, Model: q.model.name()}
+		n.Agent = &q.agent
+		n.Agent.Model = q.model.name()
 	} else {
 		if err := q.request.Fits(q.model.Provider); err != nil {
 			return nil, err
@@ -279,29 +280,62 @@ func (q *question) add(role string, parts ...turn.Part) {
 	q.request.Messages = append(q.request.Messages, turn.Message{Role: role, Parts: parts})
 }
 
-// tell makes the messages the prompt of an agent. A single one of a user's is the prompt; several
-// stand under their roles.
-func (q *question) tell(f *fields, list string, all []said) {
-	var b strings.Builder
+// tell makes the messages what an agent is to do. A single one of a user's is the prompt; several
+// stand under their roles. In a session that goes on they're what's new alone: it has the rest.
+func (q *question) tell(f *fields, list string, all []said, goesOn bool) {
+	var instructions []string
+	var talk []said
 	for i, m := range all {
-		if m.role == roleTool || m.parts != nil {
-			f.fail(in(list, i), "unsupported_value", "the agent's tools are palyrad's: it takes no calls and results of the client's")
+		switch {
+		case m.role == roleSystem || m.role == roleDeveloper:
+			instructions = append(instructions, m.texts...)
+		case m.role == roleTool && !goesOn:
+			f.fail(in(list, i), "unsupported_value", "a result is of a call in a session that goes on: name it with previous_response_id, or metadata.%s", labelSession)
+		case m.role == roleTool:
+			q.agent.Results = append(q.agent.Results, hub.AgentResult{ID: m.result.ID, Text: m.result.Text, Failed: m.result.Failed})
+		case m.parts != nil || m.role == turn.Assistant && goesOn:
+			f.fail(in(list, i), "unsupported_value", "the session has what was said and called before: send what's new alone")
+		default:
+			talk = append(talk, m)
 		}
-		text := strings.Join(m.texts, "\n\n")
-		if len(all) > 1 {
+	}
+	var b strings.Builder
+	for i, m := range talk {
+		if len(talk) > 1 {
 			b.WriteString("# " + m.role + "\n")
 		}
-		b.WriteString(text)
-		if i < len(all)-1 {
+		b.WriteString(strings.Join(m.texts, "\n\n"))
+		if i < len(talk)-1 {
 			b.WriteString("\n\n")
 		}
 	}
-	if n := len(all); n == 0 || all[n-1].role != turn.User || len(all[n-1].texts) == 0 {
+	q.agent.Instructions, q.agent.Prompt = strings.Join(instructions, "\n\n"), b.String()
+	n := len(talk)
+	switch {
+	case n == 0 && len(q.agent.Results) > 0:
+	case n == 0 || talk[n-1].role != turn.User || len(talk[n-1].texts) == 0:
 		f.fail(list, "invalid_value", "the last is a user's, and has text")
-	}
-	if q.prompt = b.String(); len(q.prompt) > hub.MaxPrompt {
+	case len(q.agent.Prompt) > hub.MaxPrompt:
 		f.fail(list, "invalid_value", "want at most %d bytes", hub.MaxPrompt)
 	}
+	if len(q.agent.Instructions) > hub.MaxInstructions {
+		f.fail(list, "invalid_value", "want at most %d bytes of instructions", hub.MaxInstructions)
+	}
+}
+
+// equip gives an agent the client's tools.
+func (q *question) equip(f *fields, offers []turn.Offer) {
+	for i, o := range offers {
+		if o.Strict {
+			f.fail(in("tools", i)+".strict", "unsupported_value", "the agent's lane has no strict tools")
+		}
+		q.agent.Functions = append(q.agent.Functions, hub.AgentFunction{Name: o.Name, Description: o.Description, Schema: o.Schema})
+	}
+	if len(offers) > hub.MaxFunctions {
+		f.fail("tools", "invalid_value", "want at most %d", hub.MaxFunctions)
+	}
+	f.only("tool_choice", `"auto"`)
+	f.only("parallel_tool_calls", "true")
 }
 
 // offer is a tool of the client's.

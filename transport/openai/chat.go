@@ -68,7 +68,11 @@ func (x *exchange) readChat() (*chatRequest, error) {
 	all := chatMessages(f)
 	where := " in the agent's lane"
 	if q.model.agent {
-		q.tell(f, "messages", all)
+		q.tell(f, "messages", all, q.meta.session != "" && q.meta.session != newSession)
+		if q.meta.session != "" { // else there is no session in which their results could come
+			q.equip(f, chatTools(f))
+		}
+		q.agent.MaxTokens = max(f.count("max_tokens"), f.count("max_completion_tokens"))
 	} else {
 		where = ""
 		q.ask(f, "messages", all)
@@ -135,16 +139,7 @@ func chatOptions(f *fields, r *turn.Request) {
 	} else {
 		r.Stop, _ = value[[]string](f, "stop", "a string or a list of strings")
 	}
-	for i, text := range f.list("tools") {
-		t := open(in("tools", i), text)
-		if kind := t.must("type"); kind != "function" {
-			t.fail("type", "unsupported_value", "want function")
-		}
-		fn := open(t.path+"function", t.raw("function"))
-		r.Tools = append(r.Tools, offer(fn, fn.must("name"), fn.text("description"), fn.raw("parameters"), fn.yes("strict")))
-		t.add(fn.rest(""))
-		f.add(t.rest(""))
-	}
+	r.Tools = chatTools(f)
 	choice(f, r, func(o *fields) string {
 		fn := open(o.path+"function", o.raw("function"))
 		name := fn.must("name")
@@ -162,6 +157,21 @@ func chatOptions(f *fields, r *turn.Request) {
 	f.only("logit_bias", "{}")
 	f.only("modalities", `["text"]`)
 	f.only("service_tier", `"auto"`, `"default"`)
+}
+
+// chatTools reads the client's tools.
+func chatTools(f *fields) (offers []turn.Offer) {
+	for i, text := range f.list("tools") {
+		t := open(in("tools", i), text)
+		if kind := t.must("type"); kind != "function" {
+			t.fail("type", "unsupported_value", "want function")
+		}
+		fn := open(t.path+"function", t.raw("function"))
+		offers = append(offers, offer(fn, fn.must("name"), fn.text("description"), fn.raw("parameters"), fn.yes("strict")))
+		t.add(fn.rest(""))
+		f.add(t.rest(""))
+	}
+	return offers
 }
 
 // sampling reads temperature and top_p.
@@ -294,15 +304,20 @@ func (c *completion) take(it *item) error {
 		return c.x.grow(c.size)
 	case it.said != nil && it.said.Call != nil && !c.q.model.agent:
 		call := it.said.Call
-		o := object{"id": call.ID, "type": "function", "function": object{"name": call.Name, "arguments": call.Arguments}}
-		c.calls = append(c.calls, o)
-		if c.size += len(call.Arguments); !c.q.stream {
-			return c.x.grow(c.size)
-		}
-		o["index"] = len(c.calls) - 1
-		return c.delta(object{"tool_calls": []object{o}}, nil)
+		return c.call(call.ID, call.Name, call.Arguments)
 	}
 	return nil
+}
+
+// call adds a call of the client's tool.
+func (c *completion) call(id, name, arguments string) error {
+	o := object{"id": id, "type": "function", "function": object{"name": name, "arguments": arguments}}
+	c.calls = append(c.calls, o)
+	if c.size += len(arguments); !c.q.stream {
+		return c.x.grow(c.size)
+	}
+	o["index"] = len(c.calls) - 1
+	return c.delta(object{"tool_calls": []object{o}}, nil)
 }
 
 func (c *completion) head(kind string) object {
@@ -336,6 +351,11 @@ func (c *completion) finish() error {
 	end, usage, no := c.t.outcome(c.q.model, &c.last)
 	if no != nil {
 		return no
+	}
+	for _, call := range c.t.open() {
+		if err := c.call(call.ID, call.Name, call.Arguments); err != nil {
+			return err
+		}
 	}
 	if c.q.stream {
 		if err := c.delta(object{}, chatEnds[end]); err != nil {
@@ -371,6 +391,14 @@ func chatUsage(u turn.Usage) object {
 // cut are the reasons of agents' runs that say that there was more to come.
 var cut = []fault.Code{fault.ErrMaxTurns, fault.ErrContextBudget, fault.ErrIncompleteAnswer, fault.ErrBudgetCalls, fault.ErrBudgetWall, fault.ErrBudgetBytes}
 
+// open are the calls of the client's tools with which an agent's run ended.
+func (t *task) open() []hub.AgentCall {
+	if t.run.Answer == nil || t.run.State != hub.RunDone {
+		return nil
+	}
+	return t.run.Answer.Calls
+}
+
 // outcome says how a run ended, or why there is no answer.
 func (t *task) outcome(m *model, last *turnEnd) (end string, usage turn.Usage, no *flaw) {
 	run := &t.run
@@ -397,6 +425,8 @@ func (t *task) outcome(m *model, last *turnEnd) (end string, usage turn.Usage, n
 		usage = turn.Usage{Input: a.Usage.Input, Cached: a.Usage.Cached, Output: a.Usage.Output, Reasoning: a.Usage.Reasoning}
 	}
 	switch {
+	case len(t.open()) > 0:
+		return turn.EndCalls, usage, nil
 	case run.State == hub.RunDone:
 		return turn.EndStop, usage, nil
 	case slices.Contains(cut, fault.Code(run.Reason)):

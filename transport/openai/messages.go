@@ -69,7 +69,8 @@ func (x *exchange) readMessages() (*messagesRequest, error) {
 	}
 	where := " in the agent's lane"
 	if q.model.agent {
-		q.tell(f, "messages", all)
+		q.tell(f, "messages", all, q.meta.session != "" && q.meta.session != newSession)
+		q.agent.MaxTokens = f.count("max_tokens")
 	} else {
 		where = ""
 		q.ask(f, "messages", all)

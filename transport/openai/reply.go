@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -148,12 +149,27 @@ func (b *reply) start(s *hub.StepStarted) error {
 		return nil
 	}
 	o := object{"id": b.id("tc_"), "type": itemCall, "status": "in_progress", "tool": s.Tool}
-	if len(b.pending) > 0 {
-		o["name"], o["arguments"] = b.pending[0].Name, b.pending[0].Arguments
-		b.pending = b.pending[1:]
+	if c := b.proposed(s.Tool); c != nil {
+		o["name"], o["arguments"] = c.Name, c.Arguments
 	}
 	b.calls[s.Step] = len(b.output)
 	return b.add(o)
+}
+
+// proposed returns the call that a step of a tool makes, and forgets those before it: the agent made
+// none of them. Tools of servers have names of their own.
+func (b *reply) proposed(tool string) *turn.Call {
+	offered := strings.ReplaceAll(tool, ".", "_")
+	i := slices.IndexFunc(b.pending, func(c *turn.Call) bool { return c.Name == offered })
+	if i < 0 && tool == hub.ToolMCPCall && len(b.pending) > 0 {
+		i = 0
+	}
+	if i < 0 {
+		return nil
+	}
+	c := b.pending[i]
+	b.pending = b.pending[i+1:]
+	return c
 }
 
 // end ends a step.
@@ -223,7 +239,7 @@ func (b *reply) say(ev *turn.Event) error {
 		b.pending = append(b.pending, ev.Call)
 		return b.grow(len(ev.Call.Arguments))
 	case ev.Call != nil:
-		return b.call(ev.Call)
+		return b.call(ev.Call.ID, ev.Call.Name, ev.Call.Arguments)
 	}
 	return nil
 }
@@ -278,22 +294,22 @@ func (b *reply) close(status string) error {
 }
 
 // call adds a call of the client's tool.
-func (b *reply) call(c *turn.Call) error {
-	o := object{"id": b.id("fc_"), "type": "function_call", "status": "in_progress", "call_id": c.ID, "name": c.Name, "arguments": ""}
-	if err := b.grow(len(c.Arguments)); err != nil {
+func (b *reply) call(id, name, arguments string) error {
+	o := object{"id": b.id("fc_"), "type": "function_call", "status": "in_progress", "call_id": id, "name": name, "arguments": ""}
+	if err := b.grow(len(arguments)); err != nil {
 		return err
 	}
 	if err := b.add(o); err != nil {
 		return err
 	}
 	at := len(b.output) - 1
-	if err := b.send("response.function_call_arguments.delta", object{"item_id": o["id"], "output_index": at, "delta": c.Arguments}); err != nil {
+	if err := b.send("response.function_call_arguments.delta", object{"item_id": o["id"], "output_index": at, "delta": arguments}); err != nil {
 		return err
 	}
-	if err := b.send("response.function_call_arguments.done", object{"item_id": o["id"], "output_index": at, "name": c.Name, "arguments": c.Arguments}); err != nil {
+	if err := b.send("response.function_call_arguments.done", object{"item_id": o["id"], "output_index": at, "name": name, "arguments": arguments}); err != nil {
 		return err
 	}
-	o["arguments"], o["status"] = c.Arguments, "completed"
+	o["arguments"], o["status"] = arguments, "completed"
 	return b.done(at)
 }
 
@@ -324,7 +340,12 @@ func (b *reply) resolve(a *hub.ApprovalResolved) error {
 func (b *reply) wait() { b.status, b.why = "incomplete", waitsForApproval }
 
 // settle says how the run ended.
-func (b *reply) settle() {
+func (b *reply) settle() error {
+	for _, c := range b.t.open() {
+		if err := b.call(c.ID, c.Name, c.Arguments); err != nil {
+			return err
+		}
+	}
 	end, usage, no := b.t.outcome(b.model, &b.last)
 	b.usage = usage
 	switch {
@@ -341,6 +362,7 @@ func (b *reply) settle() {
 	default:
 		b.status = "completed"
 	}
+	return nil
 }
 
 // finish answers.
@@ -350,8 +372,8 @@ func (b *reply) finish(waits bool) error {
 	}
 	if waits {
 		b.wait()
-	} else {
-		b.settle()
+	} else if err := b.settle(); err != nil {
+		return err
 	}
 	if b.stream != nil {
 		if b.failed != nil && !b.began {

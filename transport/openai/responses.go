@@ -128,12 +128,19 @@ func (x *exchange) readResponse() (*responseRequest, error) {
 		if instructions != "" {
 			all = slices.Insert(all, 0, said{role: roleDeveloper, texts: []string{instructions}})
 		}
-		q.tell(f, "input", all)
+		q.tell(f, "input", all, q.session != "" || q.meta.session != "" && q.meta.session != newSession)
+		offers, shown := responseTools(f)
+		q.echo["tools"] = shown
+		q.equip(f, offers)
+		if q.agent.MaxTokens = f.count("max_output_tokens"); q.agent.MaxTokens > 0 {
+			q.echo["max_output_tokens"] = q.agent.MaxTokens
+		}
 	default:
 		where = ""
 		q.request.System = instructions
 		q.ask(f, "input", all)
-		responseOptions(f, &q.request, q.echo)
+		responseOptions(f, &q.request)
+		repeatRequest(q.echo, &q.request)
 	}
 	if err := f.rest(where); err != nil {
 		return nil, err
@@ -165,6 +172,7 @@ func (x *exchange) previous(q *responseRequest, id string, resume bool) error {
 	case !ended:
 		return bad("previous_response_id", "invalid_value", "the response isn't over: resume it without input, or cancel it")
 	case q.model.agent:
+		q.agent.After = run.ID
 		return nil
 	}
 	asked, err := askedOf(run)
@@ -266,36 +274,32 @@ func responseInput(f *fields) (all []said) {
 	return all
 }
 
-// responseOptions reads what says how a model answers, and what the response repeats of it.
-func responseOptions(f *fields, r *turn.Request, echo object) {
-	sampling(f, r)
-	if r.Temperature != nil {
-		echo["temperature"] = *r.Temperature
-	}
-	if r.TopP != nil {
-		echo["top_p"] = *r.TopP
-	}
-	if r.MaxTokens = f.count("max_output_tokens"); r.MaxTokens > 0 {
-		echo["max_output_tokens"] = r.MaxTokens
-	}
-	r.CacheKey = f.text("prompt_cache_key")
-	tools := []object{}
+// responseTools reads the client's tools, and says how a response has them.
+func responseTools(f *fields) (offers []turn.Offer, shown []object) {
+	shown = []object{}
 	for i, text := range f.list("tools") {
 		t := open(in("tools", i), text)
 		if kind := t.must("type"); kind != "function" {
 			t.fail("type", "unsupported_value", "want function: palyrad's own tools are the agent's, model agent/NAME")
 		}
 		o := offer(t, t.must("name"), t.text("description"), t.raw("parameters"), t.yes("strict"))
-		r.Tools = append(r.Tools, o)
-		tools = append(tools, object{"type": "function", "name": o.Name, "description": o.Description, "parameters": o.Schema, "strict": o.Strict})
+		offers, shown = append(offers, o), append(shown, toolOf(o))
 		f.add(t.rest(""))
 	}
-	echo["tools"] = tools
+	return offers, shown
+}
+
+func toolOf(o turn.Offer) object {
+	return object{"type": "function", "name": o.Name, "description": o.Description, "parameters": o.Schema, "strict": o.Strict}
+}
+
+// responseOptions reads what says how a model answers.
+func responseOptions(f *fields, r *turn.Request) {
+	sampling(f, r)
+	r.MaxTokens = f.count("max_output_tokens")
+	r.CacheKey = f.text("prompt_cache_key")
+	r.Tools, _ = responseTools(f)
 	choice(f, r, func(o *fields) string { return o.must("name") })
-	echo["parallel_tool_calls"] = !r.OneCall
-	if text := f.raw("tool_choice"); text != nil {
-		echo["tool_choice"] = text
-	}
 	if text := f.raw("text"); text != nil {
 		t := open("text", text)
 		t.only("verbosity", `"medium"`)
@@ -303,9 +307,41 @@ func responseOptions(f *fields, r *turn.Request, echo object) {
 			o := open("text.format", text)
 			format(o, r, func() *fields { return o })
 			t.add(o.rest(""))
-			echo["text"] = object{"format": text}
 		}
 		f.add(t.rest(""))
+	}
+}
+
+// repeatRequest puts down what a response repeats of what was asked.
+func repeatRequest(echo object, r *turn.Request) {
+	if r.Temperature != nil {
+		echo["temperature"] = *r.Temperature
+	}
+	if r.TopP != nil {
+		echo["top_p"] = *r.TopP
+	}
+	if r.MaxTokens > 0 {
+		echo["max_output_tokens"] = r.MaxTokens
+	}
+	tools := []object{}
+	for _, o := range r.Tools {
+		tools = append(tools, toolOf(o))
+	}
+	echo["tools"], echo["parallel_tool_calls"] = tools, !r.OneCall
+	switch name, is := strings.CutPrefix(r.Choice, turn.ChoiceTool); {
+	case is:
+		echo["tool_choice"] = object{"type": "function", "name": name}
+	case r.Choice == turn.ChoiceAny:
+		echo["tool_choice"] = "required"
+	case r.Choice != "":
+		echo["tool_choice"] = r.Choice
+	}
+	switch f := r.Format; {
+	case f == nil:
+	case f.Schema == nil:
+		echo["text"] = object{"format": object{"type": "json_object"}}
+	default:
+		echo["text"] = object{"format": object{"type": "json_schema", "name": f.Name, "description": f.Description, "schema": f.Schema, "strict": f.Strict}}
 	}
 }
 
@@ -352,7 +388,15 @@ func (x *exchange) recorded(id string) (*reply, error) {
 		}
 		m.id = in.Model
 	}
-	b := newReply(x, &task{x: x, run: *run}, m, object{"store": true})
+	echo := object{"store": true}
+	if !m.agent {
+		asked, err := askedOf(run)
+		if err != nil {
+			return nil, err
+		}
+		repeatRequest(echo, asked)
+	}
+	b := newReply(x, &task{x: x, run: *run}, m, echo)
 	for i := range run.Steps {
 		st := &run.Steps[i]
 		if err := b.take(&item{began: &hub.StepStarted{Step: st.Index, Tool: st.Tool}}); err != nil {
@@ -386,7 +430,7 @@ func (x *exchange) recorded(id string) (*reply, error) {
 		}
 		b.wait()
 	default:
-		b.settle()
+		return b, b.settle()
 	}
 	return b, nil
 }
