@@ -42,7 +42,7 @@ exhaustive: build ## the exhaustive tests, whole: kill -9 at every step, every i
 	go test $(RACE) -run "^($$(awk -F '[ (]' '/^func Test/ { t = $$2 } /sample\.(Of|Steps)/ { print t }' $(SAMPLED) | sort -u | paste -sd'|'))$$" \
 		$(TESTFLAGS) $(or $(PACKAGES),$(sort $(dir $(SAMPLED))))
 # Policies, formats, ciphers and parsers are the same for each user.
-SAME := agentloop.*|authz/.*|call/.*|crypt/(ca|journal|pair|passkey|receipt|scrub|seal.*|vault)|hub/(agent|gateway|model|session|store)|internal/(canon|git|spelling|sse|toolproto)|isolate/native/seccomp|transport/(api.*|console|mcp)
+SAME := agentloop.*|authz/.*|call/.*|crypt/(ca|journal|pair|passkey|receipt|scrub|seal.*|vault)|hub/(agent|gateway|model|session|store)|internal/(canon|git|signal|spelling|sse|toolproto)|isolate/native/seccomp|transport/(api.*|console|mcp)
 user-test: ## those for which it matters who runs them
 	@$(MAKE) --no-print-directory test PACKAGES="$(or $(PACKAGES),$$(go list ./kernel ./hub/local ./isolate/cell ./transport/httpapi ./... | grep -vxE 'palyra/(conformance/arch|$(SAME))' | paste -sd' '))"
 user-exhaustive: ## those of cells and of tools, where it matters who runs them

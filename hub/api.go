@@ -391,6 +391,7 @@ const (
 	EventApprovalResolved   = "approval.resolved"    // ApprovalResolved
 	EventServerStarting     = "server.starting"      // ServerStarting; the step waits for an MCP server
 	EventAgentStarted       = "agent.started"        // AgentStarted
+	EventAgentSignal        = "agent.signal"         // AgentSignal
 	EventAgentEnded         = "agent.ended"          // AgentEnded; the run's end comes next
 )
 
@@ -441,6 +442,32 @@ type AgentStarted struct {
 	LeftOut  []ToolLeftOut `json:"left_out,omitempty"`
 	// Earlier is how many messages of the session's earlier runs it's given.
 	Earlier int `json:"earlier,omitempty"`
+}
+
+// The texts that AgentSignal is about.
+const (
+	SignalPrompt  = "prompt"  // or the instructions beside it
+	SignalResult  = "result"  // of a function of the caller
+	SignalMessage = "message" // what Told says besides the output
+	SignalStdout  = "stdout"
+	SignalStderr  = "stderr"
+)
+
+// AgentSignal is the data of EventAgentSignal: what was found in a text that a model is told. A
+// secret is told by a name.
+type AgentSignal struct {
+	Of    string   `json:"of"`
+	Step  int      `json:"step"` // whose output it is; 0 of a prompt
+	Found []Signal `json:"found"`
+	More  int      `json:"more,omitempty"` // that aren't among Found
+}
+
+// Signal is a sign of instructions, of hidden text or of a secret: formats/signals.md.
+type Signal struct {
+	Code     string `json:"code"`
+	Severity string `json:"severity"` // "warning", "high" or "critical"
+	From     int    `json:"from"`     // bytes of what the model is told of the text, as it was
+	To       int    `json:"to"`
 }
 
 // AgentEnded is the data of EventAgentEnded.

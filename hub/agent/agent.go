@@ -50,6 +50,8 @@ type Config struct {
 	May   func(c hub.Caller, tool string) error
 	// Workspaces are the names of those that there are.
 	Workspaces []string
+	// Scan says how what a model is told is looked at first.
+	Scan Scan
 	// Pause waits before a model is asked again. Default: for d, or until ctx is done.
 	Pause func(ctx context.Context, d time.Duration)
 }
@@ -129,6 +131,7 @@ type source struct {
 	loop    *agentloop.Loop
 	catalog *model.Catalog
 	offered offered
+	scan    *scan
 	fed     int // results that the loop was told
 	turns   int
 	release func() // of the question at hand; nil: none is
@@ -153,8 +156,13 @@ func (s *source) Next(ctx context.Context, results []hub.StepResult) (hub.Step, 
 		if err != nil {
 			return hub.Step{}, false, err
 		}
-		if err := s.a.play(ctx, s.loop, s.offered, &s.run, s.run.ID, &st); err != nil {
+		if err := s.a.play(ctx, s.loop, s.offered, s.scan, &s.run, s.run.ID, &st); err != nil {
 			return hub.Step{}, false, err
+		}
+		if found := s.scan.taken(); s.fed == len(results)-1 { // the tape has the others: they were told with the step that followed
+			for _, f := range found {
+				s.tell(hub.EventAgentSignal, f)
+			}
 		}
 		if st.Tool == turn.Tool {
 			s.turns++
@@ -253,22 +261,28 @@ func (s *source) begin(ctx context.Context, first bool) error {
 	if err != nil {
 		return err
 	}
-	s.catalog, s.offered = catalog, offer(catalog, &s.run.Agent)
-	history, err := s.a.history(ctx, &s.run, catalog)
+	s.catalog, s.offered, s.scan = catalog, offer(catalog, &s.run.Agent), newScan(s.a.cfg.Scan)
+	history, err := s.a.history(ctx, &s.run, catalog, s.scan)
 	if err != nil {
 		return err
 	}
+	prompt := s.scan.text(s.run.Prompt, hub.SignalPrompt, 0)
+	instructions := s.scan.text(s.run.Instructions, hub.SignalPrompt, 0)
 	s.loop = agentloop.New(agentloop.Config{
-		System: system(s.a.cfg.Workspaces, s.run.Instructions), History: history, Prompt: s.run.Prompt, Offers: s.catalog.Offers,
+		System: system(s.a.cfg.Workspaces, instructions), History: history, Prompt: prompt, Offers: s.catalog.Offers,
 		Call: s.offered.wrong, Foreign: s.offered.foreign,
 		MaxTurns: int(min(int64(turns(s.run.Turns)), s.run.Calls+8)), Models: models, CacheKey: s.run.Session,
 	})
+	found := s.scan.taken()
 	if first {
 		offered := make([]string, len(s.catalog.Offers))
 		for i := range s.catalog.Offers {
 			offered[i] = s.catalog.Offers[i].Name
 		}
 		s.tell(hub.EventAgentStarted, hub.AgentStarted{Model: names[0], Fallback: names[1:], Tools: s.catalog.ID, Offered: offered, LeftOut: append(out, s.catalog.LeftOut...), Earlier: len(history)})
+		for _, f := range found {
+			s.tell(hub.EventAgentSignal, f)
+		}
 	}
 	return nil
 }
@@ -330,6 +344,9 @@ func (o offered) wrong(c *turn.Call) string {
 		}
 		return ""
 	}
+	if why := named(c); why != "" {
+		return why
+	}
 	step, err := o.catalog.Step(c.Name, c.Arguments)
 	switch {
 	case err != nil:
@@ -346,7 +363,7 @@ var errOther = errors.New("the tools aren't those with which it began")
 
 // play tells a loop of a step of run id, for who. Who may read no artifacts is told no more of a
 // stream than a result has.
-func (a *Agents) play(ctx context.Context, l *agentloop.Loop, o offered, who *run.Agent, id string, st *hub.StepResult) error {
+func (a *Agents) play(ctx context.Context, l *agentloop.Loop, o offered, looks *scan, who *run.Agent, id string, st *hub.StepResult) error {
 	want, err := l.Next()
 	if err != nil {
 		return err
@@ -366,7 +383,7 @@ func (a *Agents) play(ctx context.Context, l *agentloop.Loop, o offered, who *ru
 			}
 			return a.tail(ctx, o, first)
 		})
-		l.Called(told.Text(), told.Bad || st.Exit != 0)
+		l.Called(looks.told(told, st.Index), told.Bad || st.Exit != 0)
 	default:
 		return other
 	}

@@ -77,7 +77,7 @@ func answers(results []hub.AgentResult, calls []hub.AgentCall) error {
 
 // history is what the runs said that a run follows, oldest first. Those that ended after it began
 // aren't among them.
-func (a *Agents) history(ctx context.Context, r *run.Agent, c *model.Catalog) (out []turn.Message, err error) {
+func (a *Agents) history(ctx context.Context, r *run.Agent, c *model.Catalog, looks *scan) (out []turn.Message, err error) {
 	this, err := store.View(ctx, a.cfg.Store, func(tx *store.Tx) (*store.Run, error) { return tx.RunHead(r.ID) })
 	if err != nil {
 		return nil, err
@@ -86,26 +86,28 @@ func (a *Agents) history(ctx context.Context, r *run.Agent, c *model.Catalog) (o
 	if err != nil {
 		return nil, err
 	}
-	var loops []*agentloop.Loop
-	for i := range before {
+	var last *agentloop.Loop
+	for i := range slices.Backward(before) {
 		b := &before[i]
+		if last != nil {
+			out = append(out, last.Messages(told(b.Agent, looks)...)...)
+		}
 		o := offer(c, b.Agent)
-		l := agentloop.New(agentloop.Config{Prompt: b.Agent.Prompt, Call: o.wrong, Foreign: o.foreign})
+		last = agentloop.New(agentloop.Config{Prompt: looks.text(b.Agent.Prompt, hub.SignalPrompt, 0), Call: o.wrong, Foreign: o.foreign})
 		for i := range b.Steps {
 			st, err := run.ReadStep(ctx, a.cfg.Store, b.ID, i)
 			if err != nil {
 				return nil, err
 			}
-			if a.play(ctx, l, o, r, b.ID, &st) != nil {
+			if a.play(ctx, last, o, looks, r, b.ID, &st) != nil {
 				break // its tools were others: what came before is told
 			}
 		}
-		loops = append(loops, l)
 	}
 	if len(r.Results) > 0 {
 		var open []hub.AgentCall
-		if len(loops) > 0 {
-			for _, c := range loops[0].Open() {
+		if last != nil {
+			for _, c := range last.Open() {
 				open = append(open, hub.AgentCall{ID: c.ID})
 			}
 		}
@@ -113,16 +115,17 @@ func (a *Agents) history(ctx context.Context, r *run.Agent, c *model.Catalog) (o
 			return nil, err
 		}
 	}
-	for i := range slices.Backward(loops) {
-		next := &r.Agent
-		if i > 0 {
-			next = before[i-1].Agent
-		}
-		results := make([]turn.Result, len(next.Results))
-		for i, r := range next.Results {
-			results[i] = turn.Result{ID: r.ID, Text: r.Text, Failed: r.Failed}
-		}
-		out = append(out, loops[i].Messages(results...)...)
+	_ = looks.taken() // what those runs had is on their tapes
+	if last != nil {
+		out = append(out, last.Messages(told(&r.Agent, looks)...)...)
 	}
 	return out, nil
+}
+
+// told is what a model is told of the results that an agent's run brings.
+func told(w *hub.Agent, looks *scan) (results []turn.Result) {
+	for _, r := range w.Results {
+		results = append(results, turn.Result{ID: r.ID, Text: looks.result(r.Text), Failed: r.Failed})
+	}
+	return results
 }

@@ -165,7 +165,8 @@ type Model struct {
 
 // Agent says how palyrad's own agent runs.
 type Agent struct {
-	Model string `key:"model" unit:"name" doc:"Of [models.NAME]: the one that is asked where a run names none. Empty: the only one, if there is one."`
+	Model  string `key:"model" unit:"name" doc:"Of [models.NAME]: the one that is asked where a run names none. Empty: the only one, if there is one."`
+	Redact bool   `key:"redact" default:"true" doc:"Tell models a name in place of each secret that is found in prompts and output (docs/formats/signals.md)." cost:"With false a provider is sent the passwords and keys that its model comes across."`
 }
 
 // Limits bound what clients can ask for.

@@ -17,7 +17,7 @@ func (h *Hub) agents() run.Agents {
 		return nil
 	}
 	return agent.New(agent.Config{
-		Store: h.st, Models: h.cfg.Models, Workspaces: slices.Sorted(maps.Keys(h.cfg.Workspaces)),
+		Store: h.st, Models: h.cfg.Models, Scan: h.cfg.Scan, Workspaces: slices.Sorted(maps.Keys(h.cfg.Workspaces)),
 		Tools: func(ctx context.Context, c hub.Caller) ([]hub.Tool, []hub.ToolLeftOut, error) {
 			c, err := h.scoped(c)
 			if err != nil {

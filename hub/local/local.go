@@ -43,6 +43,7 @@ import (
 	"palyra/authz/approval"
 	"palyra/authz/policy"
 	"palyra/hub"
+	"palyra/hub/agent"
 	"palyra/hub/gateway"
 	"palyra/hub/model"
 	"palyra/hub/run"
@@ -67,6 +68,8 @@ type Config struct {
 	Gateway *gateway.Gateway
 	// Models are the language models that the kernel's table of tools has. Default: there are none.
 	Models *model.Models
+	// Scan says how what an agent's model is told is looked at first.
+	Scan agent.Scan
 
 	Bounds session.Bounds // on runs
 	Budget store.Budget   // of runs; see run.Config

@@ -17,12 +17,11 @@ const (
 type Pseudonyms struct {
 	names map[[sha256.Size]byte]string // by the digest of the value
 	count map[string]int               // by kind
-	given map[string]bool              // the names
 }
 
 // NewPseudonyms returns a Pseudonyms that has named nothing.
 func NewPseudonyms() *Pseudonyms {
-	return &Pseudonyms{make(map[[sha256.Size]byte]string), make(map[string]int), make(map[string]bool)}
+	return &Pseudonyms{make(map[[sha256.Size]byte]string), make(map[string]int)}
 }
 
 // Redact returns the text with a pseudonym in place of each secret, and the secrets.
@@ -49,23 +48,22 @@ func (p *Pseudonyms) name(kind, value string) string {
 	if !ok {
 		p.count[kind]++
 		name = fmt.Sprintf("%s%s#%d%s", front, kind, p.count[kind], end)
-		p.names[key], p.given[name] = name, true
+		p.names[key] = name
 	}
 	return name
 }
 
-// Given returns the first pseudonym of p that a text has, "" if it has none.
-func (p *Pseudonyms) Given(text string) string {
-	for rest := text; ; {
+// Named returns the first pseudonym that a text has, "" if it has none.
+func Named(text string) string {
+	for rest := text; ; rest = rest[len(front):] {
 		i := strings.Index(rest, front)
 		if i < 0 {
 			return ""
 		}
 		rest = rest[i:]
-		if n := pseudonym([]byte(rest)); n > 0 && p.given[rest[:n]] {
+		if n := pseudonym([]byte(rest[:min(len(rest), maxName+len(end))])); n > 0 {
 			return rest[:n]
 		}
-		rest = rest[len(front):]
 	}
 }
 

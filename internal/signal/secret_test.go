@@ -125,9 +125,9 @@ func TestRedact(t *testing.T) {
 			t.Errorf("again: %q", again)
 		}
 	}
-	for text, want := range map[string]string{"x ⟦secret:npm#1⟧ y": "⟦secret:npm#1⟧", "⟦secret:npm#2⟧": "", "⟦secret:⟦secret:github#1⟧": "⟦secret:github#1⟧", "⟦secret:": ""} {
-		if got := p.Given(text); got != want {
-			t.Errorf("Given(%q) is %q", text, got)
+	for text, want := range map[string]string{"x ⟦secret:npm#1⟧ y": "⟦secret:npm#1⟧", "⟦secret:npm#⟧": "", "⟦secret:⟦secret:github#1⟧": "⟦secret:github#1⟧", "⟦secret:": ""} {
+		if got := Named(text); got != want {
+			t.Errorf("Named(%q) is %q", text, got)
 		}
 	}
 }
