@@ -38,6 +38,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -134,6 +135,8 @@ type index struct {
 	Renew uint64 `json:"renew,omitzero"`
 	// Floor is at least the last number of each secret that is forgotten; absent if none is.
 	Floor uint64 `json:"floor,omitzero"`
+	// Own has the keys that the program itself uses, by name; absent if there are none.
+	Own map[string][]byte `json:"own,omitzero"`
 }
 
 type line struct {
@@ -564,7 +567,7 @@ func (v *Vault) records() map[string]bool {
 
 // clone copies an index as deep as changes go.
 func (i *index) clone() *index {
-	n := &index{slices.Clone(i.Recipients), slices.Clone(i.Secrets), i.Renew, i.Floor}
+	n := &index{slices.Clone(i.Recipients), slices.Clone(i.Secrets), i.Renew, i.Floor, maps.Clone(i.Own)}
 	for j := range n.Secrets {
 		n.Secrets[j].Versions = slices.Clone(n.Secrets[j].Versions)
 	}
