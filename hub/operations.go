@@ -1,5 +1,7 @@
 package hub
 
+import "slices"
+
 // The operations. To add one, add its value here, among the others of Operations, and
 // the function that does it to palyra/hub/local.
 
@@ -275,5 +277,5 @@ func Operations() []*Operation {
 		GetAuthority.Operation, ReplaceRoot.Operation,
 		BeginPairing.Operation, ListPairings.Operation, GetPairing.Operation, ApprovePairing.Operation, DenyPairing.Operation,
 		GetStatus.Operation, GetDoctor.Operation, GetConfig.Operation, Stop.Operation, Resume.Operation, Backup.Operation,
-	}, vaultOperations()...)
+	}, slices.Concat(vaultOperations(), memoryOperations())...)
 }

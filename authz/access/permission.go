@@ -37,6 +37,9 @@ const (
 	// LayerApply: bring what is in a layer to its workspace, and take it back. It's for people: a
 	// token has it only if it was made with it.
 	LayerApply Permission = "layer.apply"
+	// MemoryManage: read and change one's own memory as a person does. It's for people: what a person
+	// wrote is what agents begin with. An agent has the tools for it.
+	MemoryManage Permission = "memory.manage"
 )
 
 // TrustOperate, WorkspaceManage and VaultManage guard yeses, too: the built-in policies ask for
@@ -76,6 +79,7 @@ var table = [...]struct {
 	{WorkspaceManage, Admin},
 	{VaultManage, Admin},
 	{LayerApply, Operator},
+	{MemoryManage, Operator},
 }
 
 // rank orders roles: 0 is none.

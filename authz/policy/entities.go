@@ -106,9 +106,10 @@ const (
 	GroupWrites  = "writes"
 	GroupVault   = "vault"
 	GroupNetwork = "network"
+	GroupMemory  = "memory"
 )
 
-var vocabToolGroup = []string{GroupReads, GroupWrites, GroupVault, GroupNetwork}
+var vocabToolGroup = []string{GroupReads, GroupWrites, GroupVault, GroupNetwork, GroupMemory}
 
 var toolGroups = func() map[cedar.EntityUID]cedar.EntityUID {
 	m := make(map[cedar.EntityUID]cedar.EntityUID)
@@ -121,6 +122,8 @@ var toolGroups = func() map[cedar.EntityUID]cedar.EntityUID {
 			group = GroupVault
 		case t.Reaches:
 			group = GroupNetwork
+		case t.Remembers:
+			group = GroupMemory
 		}
 		m[cedar.EntityUID{Type: TypeTool, ID: cedar.String(t.Name)}] = cedar.EntityUID{Type: TypeToolGroup, ID: cedar.String(group)}
 	}
@@ -131,6 +134,7 @@ var toolGroupParents = map[cedar.EntityUID]cedar.EntityUIDSet{
 	{Type: TypeToolGroup, ID: GroupReads}:   cedar.NewEntityUIDSet(cedar.EntityUID{Type: TypeToolGroup, ID: GroupReads}),
 	{Type: TypeToolGroup, ID: GroupWrites}:  cedar.NewEntityUIDSet(cedar.EntityUID{Type: TypeToolGroup, ID: GroupWrites}),
 	{Type: TypeToolGroup, ID: GroupVault}:   cedar.NewEntityUIDSet(cedar.EntityUID{Type: TypeToolGroup, ID: GroupVault}),
+	{Type: TypeToolGroup, ID: GroupMemory}:  cedar.NewEntityUIDSet(cedar.EntityUID{Type: TypeToolGroup, ID: GroupMemory}),
 	{Type: TypeToolGroup, ID: GroupNetwork}: cedar.NewEntityUIDSet(cedar.EntityUID{Type: TypeToolGroup, ID: GroupNetwork}),
 }
 

@@ -131,6 +131,8 @@ var commands = map[string]func(*app, context.Context, *command.Invocation) (*res
 	"vault set": (*app).vaultSet, "vault get": (*app).vaultGet, "vault ls": (*app).vaultLs, "vault history": (*app).vaultLs, "vault rollback": (*app).vaultRollback,
 	"vault rm": (*app).vaultRm, "vault rotate": (*app).vaultRotate, "vault verify": (*app).vaultVerify, "vault recipients": (*app).vaultRecipients,
 	"vault import": (*app).vaultImport, "vault export": (*app).vaultExport,
+	"memory search": (*app).memorySearch, "memory ls": (*app).memoryLs, "memory show": (*app).memoryShow, "memory add": (*app).memoryAdd,
+	"memory forget": (*app).memoryForget, "memory purge": (*app).memoryPurge, "memory export": (*app).memoryExport, "memory import": (*app).memoryImport,
 	"backup create": (*app).backupCreate,
 	"complete":      (*app).complete,
 }

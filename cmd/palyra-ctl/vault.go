@@ -52,6 +52,16 @@ func vaultDo[In any](ctx context.Context, a *app, inv *command.Invocation, op hu
 	if err != nil {
 		return out, err
 	}
+	out.Run, err = a.attended(ctx, inv, h, kept, func(ctx context.Context, session string) (hub.Run, error) {
+		out, err = op.Do(ctx, h, hub.Caller{}, in(session))
+		return out.Run, err
+	})
+	return out, err
+}
+
+// attended has call make one call in a session of its own, and asks the person at this terminal
+// about it, if they may answer. kept gets its receipt; nil: none is wanted.
+func (a *app) attended(ctx context.Context, inv *command.Invocation, h hub.Hub, kept *receiptfile.File, call func(ctx context.Context, session string) (hub.Run, error)) (out hub.Run, err error) {
 	s, err := hub.CreateSession.Do(ctx, h, hub.Caller{}, hub.NewSession{Title: "palyra " + inv.Command.Name})
 	if err != nil {
 		return out, err
@@ -70,21 +80,21 @@ func vaultDo[In any](ctx context.Context, a *app, inv *command.Invocation, op hu
 		defer close(done)
 		a.askWhenItWaits(asking, h, s.ID)
 	}()
-	out, err = op.Do(ctx, h, hub.Caller{}, in(s.ID))
+	out, err = call(ctx, s.ID)
 	over()
 	<-done
 	if err != nil {
 		return out, err
 	}
-	if len(out.Run.Steps) == 0 { // palyrad had no room for them in its answer
-		if out.Run, err = hub.GetRun.Do(end, h, hub.Caller{}, out.Run.ID); err != nil {
+	if len(out.Steps) == 0 { // palyrad had no room for them in its answer
+		if out, err = hub.GetRun.Do(end, h, hub.Caller{}, out.ID); err != nil {
 			return out, err
 		}
 	}
-	if len(out.Run.Steps) != 1 {
-		return out, fault.New(fault.Internal, "internal", inv.Command.Name, fmt.Errorf("a run of %d steps", len(out.Run.Steps)))
+	if len(out.Steps) != 1 {
+		return out, fault.New(fault.Internal, "internal", inv.Command.Name, fmt.Errorf("a run of %d steps", len(out.Steps)))
 	}
-	st := &out.Run.Steps[0]
+	st := &out.Steps[0]
 	if kept != nil && st.LogIndex != nil {
 		b, err := hub.GetReceipt.Do(end, h, hub.Caller{}, *st.LogIndex)
 		if err == nil {

@@ -14,10 +14,12 @@ import (
 
 	"palyra/authz/policy"
 	"palyra/cmd/internal/installed"
+	"palyra/crypt/seal"
 	"palyra/crypt/vault"
 	"palyra/hub/config"
 	"palyra/hub/gateway"
 	"palyra/hub/local"
+	"palyra/hub/memory"
 	"palyra/hub/model"
 	"palyra/hub/store"
 	"palyra/internal/budget"
@@ -90,6 +92,20 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 	if opens != nil {
 		tc.Vault = &tool.Vault{Scrub: d.secrets, Each: int(cfg.Limits.SecretsEach), Spare: vault.MaxSecrets / 8, Open: func(ctx context.Context) (*vault.Vault, error) { return opens(ctx, c.kernel.VaultLedger()) }}
 	}
+	remembers := memory.Config{Store: c.store, Bounds: store.MemoryBounds{Items: cfg.Memory.ItemsEach, Bytes: int64(cfg.Memory.BytesEach)}, Expire: cfg.Memory.Expire.Std(), Index: int64(cfg.Memory.Index),
+		Record: func(ctx context.Context, a kernel.Act) (uint64, error) { return c.kernel.Record(ctx, a) }}
+	if opens != nil {
+		remembers.Key = func(ctx context.Context, create bool) (k *seal.Key, err error) {
+			err = opens.use(ctx, c.kernel.VaultLedger(), func(v *vault.Vault) error {
+				k, err = v.OwnKey(ctx, memory.OwnKey, create)
+				return err
+			})
+			return k, err
+		}
+	}
+	keeps := memory.New(remembers)
+	c.closers = append(c.closers, keeps.Close)
+	tc.Memory = keeps
 	table := tool.New(tc)
 	servers := gateway.New(gateway.Config{Store: c.store, Tools: table, Workspaces: tc.Workspaces, Fetch: c.fetchPath, Version: version})
 	budgets := kernel.NewBudgets(int64(cfg.Limits.Sealed), int64(cfg.Limits.SealedEach))
@@ -125,7 +141,7 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 	if c.kernel.FirstPlain() && !cfg.Keys.Plain {
 		d.log.Warn("the signing keys are plain files, which this first start accepts", "state", cfg.State.Dir, "hint", "palyra keys seal, or keys.plain = true")
 	}
-	if c.local, err = d.openHub(ctx, cfg, c, table, servers, models); err != nil {
+	if c.local, err = d.openHub(ctx, cfg, c, table, servers, models, opens != nil); err != nil {
 		return nil, err
 	}
 	c.owner.Store(new(c.local.Owner))

@@ -27,20 +27,21 @@ import (
 
 // openHub opens the hub over kernel and store. It resolves the runs that an earlier process
 // left, and starts accepted ones; in safe mode they wait.
-func (d *daemon) openHub(ctx context.Context, cfg *config.Config, c *core, table *tool.Table, servers *gateway.Gateway, models *model.Models) (*local.Hub, error) {
+func (d *daemon) openHub(ctx context.Context, cfg *config.Config, c *core, table *tool.Table, servers *gateway.Gateway, models *model.Models, remembers bool) (*local.Hub, error) {
 	features, err := access.ParseFeatures(featuresOff(&cfg.Features))
 	if err != nil {
 		return nil, err
 	}
 	return local.Open(ctx, local.Config{
 		Kernel: c.kernel, Store: c.store, Hold: d.safe, Log: d.log, TestOnlyStep: d.testOnlyStep,
-		Tools: func() []hub.Tool { return tools(table) }, Workspaces: paths(cfg), Gateway: servers, Models: models, Scan: agent.Scan{Plain: !cfg.Agent.Redact},
+		Tools: func() []hub.Tool { return tools(table, remembers) }, Workspaces: paths(cfg), Gateway: servers, Models: models, Scan: agent.Scan{Plain: !cfg.Agent.Redact},
 		Bounds: session.Bounds{Active: int(cfg.Limits.Concurrency), Share: int(cfg.Limits.ConcurrencyEach),
 			Queue: orNone(cfg.Limits.Queue), Each: orNone(cfg.Limits.QueueEach), Wide: int(cfg.Limits.RunsPerSession)},
 		Budget: store.Budget{Calls: cfg.Budget.Calls, Wall: cfg.Budget.Wall.Std(), Bytes: int64(cfg.Budget.Bytes)},
 		Background: run.Background{Places: run.NewBackground(int(cfg.Limits.Background), int(cfg.Limits.BackgroundEach)),
 			Session: int(cfg.Limits.BackgroundSession), Wall: cfg.Budget.Background.Std()},
 		Processes: c.processes,
+		Memory:    store.MemoryBounds{Items: cfg.Memory.ItemsEach, Bytes: int64(cfg.Memory.BytesEach)},
 		Readers:   max(1, int(cfg.Limits.SSEReaders)),
 		Sessions:  int(cfg.Limits.SessionsEach),
 		Layers:    local.Layers{Each: int(cfg.Limits.LayersEach), BytesEach: int64(cfg.State.LayersEach)},
@@ -168,10 +169,11 @@ func (d *daemon) settings() []hub.Setting {
 	return out
 }
 
-func tools(t *tool.Table) []hub.Tool {
+// tools lists those that agents are offered: the tools for memory only where a vault seals it.
+func tools(t *tool.Table, remembers bool) []hub.Tool {
 	var out []hub.Tool
 	for _, i := range t.List() {
-		if row, ok := builtin.Find(i.Name); ok && (row.Vault || row.Access.Layered()) {
+		if row, ok := builtin.Find(i.Name); ok && (row.Vault || row.Access.Layered() || row.Remembers && !remembers) {
 			continue // the vault and layers have operations of their own
 		}
 		limits, err := json.Marshal(i.Limits)

@@ -27,7 +27,7 @@ const roles = [
 // As in authz/access/permission.go; each holds what the ones before it hold.
 const holds = {
   operator: ['session.read', 'session.write', 'run.start', 'run.cancel', 'approval.read', 'approval.resolve', 'policy.read', 'token.manage', 'config.read',
-    'journal.read', 'artifact.read', 'layer.apply'],
+    'journal.read', 'artifact.read', 'layer.apply', 'memory.manage'],
   admin: ['policy.manage', 'member.manage', 'workspace.manage', 'vault.manage'],
   owner: ['trust.operate', 'backup.manage'],
 };

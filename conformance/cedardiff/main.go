@@ -209,8 +209,11 @@ func groups() map[string][]string {
 	m := make(map[string][]string)
 	for _, t := range tools.All() {
 		group := "reads"
-		if t.Access.Writing() {
+		switch {
+		case t.Access.Writing():
 			group = "writes"
+		case t.Remembers:
+			group = "memory"
 		}
 		m[group] = append(m[group], t.Name)
 	}

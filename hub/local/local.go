@@ -107,6 +107,9 @@ type Config struct {
 	// nowhere.
 	Console func() string
 
+	// Memory is what bounds what one principal has remembered, for GetMemory.
+	Memory store.MemoryBounds
+
 	// For Status, Config and Doctor. Nil ones aren't reported.
 	Version     string
 	Profile     string
@@ -211,7 +214,7 @@ func Open(ctx context.Context, cfg Config) (_ *Hub, err error) {
 		return nil, err
 	}
 	h.table = hub.NewTable(slices.Concat(h.runOperations(), h.layerOperations(), h.serverOperations(), h.approvalOperations(), h.policyOperations(), h.decisionOperations(),
-		h.journalOperations(), h.adminOperations(), h.deviceOperations(), h.pairingOperations(), h.stopOperations(), h.keyOperations(), h.witnessOperations(), h.authorityOperations(), h.vaultOperations())...)
+		h.journalOperations(), h.adminOperations(), h.deviceOperations(), h.pairingOperations(), h.stopOperations(), h.keyOperations(), h.witnessOperations(), h.authorityOperations(), h.vaultOperations(), h.memoryOperations())...)
 	if h.pairings, err = newPairings(h); err != nil {
 		return nil, err
 	}

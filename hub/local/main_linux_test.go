@@ -86,8 +86,10 @@ func open(ctx context.Context, base, bins string, change func(*Config, *kernel.C
 		change(&c, &kc)
 	}
 	var err error
-	if c.Store, err = store.Open(filepath.Join(base, "store"), store.Options{TestOnlyStep: c.TestOnlyStep, Clock: c.Clock}); err != nil {
-		return nil, err
+	if c.Store == nil {
+		if c.Store, err = store.Open(filepath.Join(base, "store"), store.Options{TestOnlyStep: c.TestOnlyStep, Clock: c.Clock}); err != nil {
+			return nil, err
+		}
 	}
 	c.Gateway = gateway.New(gateway.Config{Store: c.Store, Tools: kc.Tools, Workspaces: workspaces, Version: "test"})
 	kc.Tools = c.Gateway

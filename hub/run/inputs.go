@@ -197,5 +197,12 @@ func joinFound(tx *store.Tx, r *store.Run, row *store.Step, s *kernel.Sources) e
 	if err != nil {
 		return err
 	}
+	if row.Tool == toolproto.MemorySearch || row.Tool == toolproto.MemoryList { // it isn't known which items
+		origins, err := tx.MemoryOrigins(r.Principal)
+		if err != nil {
+			return err
+		}
+		in = in.Join(entriesOf(row, append(origins, call.OriginMemory)...)...)
+	}
 	return tx.JoinInputs(r.Session, r.Principal, entriesOf(row, originsOf(row.Tool, *s)...).Join(in...)...)
 }

@@ -14,6 +14,7 @@ import (
 	"palyra/hub/store"
 	"palyra/internal/fault"
 	"palyra/kernel"
+	"palyra/kernel/tool"
 )
 
 // flushAfter is how long a call may have been running before what was decided
@@ -163,6 +164,8 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 		res.fail(err)
 		return res
 	}
+	ctx = tool.WithSession(ctx, &tool.Within{Session: j.session, Label: func() call.Inputs { return e.inputs(j) },
+		Brought: func(origins ...string) { carried = carried.Join(entriesOf(row, origins...)...) }})
 	if j.beside != nil {
 		ctx = j.beside(ctx)
 	}

@@ -32,6 +32,7 @@ var rowCost = map[string]int64{
 	"devices":        120,
 	"passkeys":       120,
 	"session_inputs": 20,
+	"memories":       150,
 
 	"device_certificates": 120,
 }

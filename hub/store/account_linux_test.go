@@ -55,6 +55,10 @@ func TestAccount(t *testing.T) {
 			}
 			return tx.JoinInputs(r.Session, who, call.Input{Origin: origins[i%len(origins)], Tool: "http.fetch", Run: r.ID, Step: i, Time: tx.now})
 		}},
+		{"memory", func(tx *Tx, _ *Store, r *Run, _ int) error {
+			return tx.AddMemories([]Memory{{ID: ident.New(ident.Memory), Principal: who, Scope: MemoryOfPrincipal, Session: r.Session, Source: "agent",
+				Origins: []string{"model", "web"}, Created: tx.now, Expires: tx.now.Add(time.Hour), Sealed: text(600)}}, MemoryBounds{})
+		}},
 		{"run", func(tx *Tx, _ *Store, r *Run, _ int) error {
 			n := &Run{Session: r.Session, Principal: who, Plan: text(200), IdempotencyKey: ident.New("k")}
 			if err := tx.CreateRun(n); err != nil {

@@ -28,6 +28,7 @@ var rules = [...]struct{ name, text string }{
 	{"generation_gap", `SELECT 'generation ' || max(generation) FROM access_changes HAVING count(*) <> max(generation)`},
 	{"no_owner", `SELECT 'members' FROM (SELECT count(*) AS n, sum(role = 'owner') AS owners FROM members) WHERE n > 0 AND owners = 0`},
 	{"unknown_parent", `SELECT t.id FROM tokens t WHERE t.parent <> '' AND NOT EXISTS (SELECT 1 FROM tokens p WHERE p.id = t.parent)`},
+	{"lost_memory", `SELECT id FROM memories WHERE scope = 'session' AND session NOT IN (SELECT id FROM sessions)`},
 	{"foreign_passkey", `SELECT id FROM passkeys WHERE principal NOT IN (SELECT principal FROM members)`},
 	{"schema", `SELECT 'schema_migrations' FROM (SELECT count(*) AS n, coalesce(max(version), -1) AS v FROM schema_migrations)
 		WHERE n <> v OR v <> (SELECT user_version FROM pragma_user_version)`},

@@ -3,12 +3,12 @@ package store
 // migrations lead from one schema to the next, in order: the first makes schema
 // 1. What has been in a release is never changed, only followed by another.
 func migrations() []string {
-	return []string{schema1, schema2, schema3, schema4, schema5, schema6, schema7, schema8}
+	return []string{schema1, schema2, schema3, schema4, schema5, schema6, schema7, schema8, schema9}
 }
 
 // schemaDigest is the SHA-256 of the newest schema as SQLite keeps it; see
 // Store.checkSchema. It changes with every migration and never otherwise.
-const schemaDigest = "a146fa927fe5a0135c387a73098118bdbff53a8c2564c4a1df86018c9bc5c62a"
+const schemaDigest = "9ae562904d182ea6f9974af07b2edae4915b6c67438425d87720e02bb1da8225"
 
 // schema1 is described in docs/formats/store.md. "n" orders rows by creation and
 // survives a VACUUM, which renumbers bare rowids.
@@ -313,4 +313,30 @@ INSERT INTO session_inputs (session, origin, tool, run, step, time)
 		FROM steps s JOIN runs r ON r.id = s.run JOIN sessions e ON e.id = r.session
 		WHERE e.state = 'open' AND s.outcome IN ('executed', 'failed', 'timed_out', 'killed', 'outcome_unknown')
 		GROUP BY r.session);
+`
+
+// schema9 has what principals had remembered. What an item says is sealed under a key of the vault;
+// the rest is what it's found by and joined from. An item is fixed. One of a session goes with it.
+const schema9 = `
+CREATE TABLE memories (
+	n         INTEGER PRIMARY KEY AUTOINCREMENT, -- no number comes again: indexes are read on from one
+	id        TEXT    NOT NULL UNIQUE,
+	principal TEXT    NOT NULL CHECK (principal <> ''),
+	scope     TEXT    NOT NULL CHECK (scope IN ('principal', 'session')),
+	session   TEXT    NOT NULL,
+	source    TEXT    NOT NULL CHECK (source <> ''),
+	origins   TEXT    NOT NULL CHECK (origins <> ''),
+	created   INTEGER NOT NULL,
+	expires   INTEGER NOT NULL CHECK (expires = 0 OR expires > created),
+	size      INTEGER NOT NULL CHECK (size = length(sealed)),
+	sealed    BLOB    NOT NULL CHECK (length(sealed) > 0),
+	CHECK (scope <> 'session' OR session <> '')
+) STRICT;
+CREATE INDEX memories_principal ON memories (principal, n, size);
+CREATE INDEX memories_session   ON memories (session) WHERE session <> '';
+CREATE INDEX memories_expires   ON memories (expires) WHERE expires <> 0;
+CREATE TRIGGER memories_fixed BEFORE UPDATE ON memories
+	BEGIN SELECT raise(ABORT, 'an item of memory is fixed'); END;
+CREATE TRIGGER memories_of_session AFTER DELETE ON sessions
+	BEGIN DELETE FROM memories WHERE session = old.id AND scope = 'session'; END;
 `

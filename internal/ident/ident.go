@@ -27,6 +27,7 @@ const (
 	Grant    = "grt" // a standing grant
 	Pairing  = "par"
 	Passkey  = "psk"
+	Memory   = "mem" // an item of memory
 )
 
 const digits = 32

@@ -59,7 +59,7 @@ func (processes) Stop(context.Context, policy.Entity, string) error { return nil
 func (processes) Holding(string) []string { return nil }
 
 func testTable() *Table {
-	return New(Config{Program: "/usr/libexec/palyra/palyra-tool", Fetch: "/usr/libexec/palyra/palyra-fetch", Artifacts: store{}, Processes: processes{}, State: "/nonexistent/state", Vault: noVault(),
+	return New(Config{Program: "/usr/libexec/palyra/palyra-tool", Fetch: "/usr/libexec/palyra/palyra-fetch", Artifacts: store{}, Processes: processes{}, Memory: memories{}, State: "/nonexistent/state", Vault: noVault(),
 		Workspaces: map[string]Workspace{"src": {Path: "/srv/src"}, "ro": {Path: "/srv/ro", ReadOnly: true}}})
 }
 
@@ -155,7 +155,7 @@ func beyond(err error) bool {
 		return true // process.run may read in a read-only workspace
 	}
 	return slices.ContainsFunc([]string{"read patch", "read path ", "decode content: ", "check workspace: ", "check expected_digest: ", "read digest: ",
-		"compile pattern: ", "read glob ", "name a layer: ", "parse reference ", "read expires: ", "find version: ", "open vault: ", "add recipient: ", "read recipient: ", "import secrets: ", "read url: ", "check body: ", "check headers: ", "check credential_bindings: ", "check allowed_content_types: "}, func(op string) bool { return strings.HasPrefix(err.Error(), op) })
+		"compile pattern: ", "read glob ", "name a layer: ", "parse reference ", "read expires: ", "find version: ", "open vault: ", "read member query: is required", "read member text: ", "read member tags: ", "add recipient: ", "read recipient: ", "import secrets: ", "read url: ", "check body: ", "check headers: ", "check credential_bindings: ", "check allowed_content_types: "}, func(op string) bool { return strings.HasPrefix(err.Error(), op) })
 }
 
 // TestSchema puts inputs through schema and table, which must agree: around
@@ -360,13 +360,13 @@ func TestExpand(t *testing.T) {
 		if row.Reaches {
 			program, network = "/usr/libexec/palyra/palyra-fetch", isolate.NetworkFresh
 		}
-		if err != nil || x.Argv[0] != program || row.Reaches != (len(x.EgressHosts) > 0) || x.Argv[1] != name || !x.LeaveOperands || x.Sensitive != (writes || row.Destroys) || (row.Vault || name == toolproto.ProcessStop) != (x.Effect != nil) ||
+		if err != nil || x.Argv[0] != program || row.Reaches != (len(x.EgressHosts) > 0) || x.Argv[1] != name || !x.LeaveOperands || x.Sensitive != (writes || row.Destroys || name == toolproto.MemoryForget) || (row.Vault || row.Remembers || name == toolproto.ProcessStop) != (x.Effect != nil) ||
 			x.Network != network || x.TierFloor != tier.C || x.Workspace != "" && x.WorkspaceReadOnly == writes || len(x.Env) > 0 {
 			t.Errorf("%s: %+v, %v", name, x, err)
 		}
 	}
-	if n := len(New(Config{}).List()); n != len(tools.All())-3-4-8-1 { // process.run, but no artifact.read, no changes, no processes, no vault and no http.fetch
-		t.Errorf("%d tools without artifacts, layers, processes and vault", n)
+	if n := len(New(Config{}).List()); n != len(tools.All())-3-4-8-1-4 { // process.run, but no artifact.read, no changes, no processes, no vault, no http.fetch and no memory
+		t.Errorf("%d tools without artifacts, layers, processes, vault and memory", n)
 	}
 }
 

@@ -21,7 +21,7 @@ func TestExplain(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	cfg := kernel.Config{Tools: New(Config{Program: filepath.Join(bin, "palyra-tool"), Fetch: filepath.Join(bin, "palyra-fetch"), Artifacts: store{}, Processes: processes{}, Vault: noVault(),
+	cfg := kernel.Config{Tools: New(Config{Program: filepath.Join(bin, "palyra-tool"), Fetch: filepath.Join(bin, "palyra-fetch"), Artifacts: store{}, Processes: processes{}, Memory: memories{}, Vault: noVault(),
 		Workspaces: map[string]Workspace{"src": {Path: dir}, "ro": {Path: dir, ReadOnly: true}}})}
 	stray := policy.Entity{Type: "Palyra::Agent", ID: "stray"}
 	for name, in := range fine() {
@@ -44,6 +44,10 @@ func TestExplain(t *testing.T) {
 			want, by = policy.NeedsApproval, []string{"sensitive_unless_approved"}
 		case toolproto.VaultList, toolproto.VaultSet, toolproto.VaultImport:
 			by = []string{"vault_tools"}
+		case toolproto.MemorySearch, toolproto.MemoryList, toolproto.MemoryRetain:
+			by = []string{"own_memory"}
+		case toolproto.MemoryForget: // by an agent
+			want, by = policy.NeedsApproval, []string{"sensitive_unless_approved"}
 		case kernel.ToolRun: // id, in a writable workspace
 			want, by = policy.NeedsApproval, []string{"host_write_unless_approved"}
 		}

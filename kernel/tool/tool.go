@@ -74,6 +74,9 @@ type Config struct {
 	// ChangesBeside says that these tools work for calls alone that have a [BesideChanges], and for
 	// layers over Workspaces. Default: for each call, and each layer.
 	ChangesBeside bool
+	// Memory has what principals had remembered. Default: none, and the tools for it aren't in the
+	// table.
+	Memory Memory
 	// Vault is the vault that the tools for secrets work on. Default: none, and these tools
 	// aren't in the table.
 	Vault *Vault
@@ -164,6 +167,9 @@ func table() []entry {
 		if t.Vault {
 			e.expand = expandVault
 		}
+		if t.Remembers {
+			e.expand = expandMemory
+		}
 		if t.Reaches {
 			e.expand, e.capabilities = expandFetch, []string{policy.CapNetwork}
 		}
@@ -192,6 +198,9 @@ func New(cfg Config) *Table {
 	}
 	if cfg.Fetch == "" {
 		t.entries = slices.DeleteFunc(t.entries, func(e entry) bool { return e.Reaches })
+	}
+	if cfg.Memory == nil {
+		t.entries = slices.DeleteFunc(t.entries, func(e entry) bool { return e.Remembers })
 	}
 	if cfg.Vault == nil {
 		t.entries = slices.DeleteFunc(t.entries, func(e entry) bool { return e.Vault })

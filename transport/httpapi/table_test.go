@@ -69,7 +69,7 @@ func TestBodiesAreAccepted(t *testing.T) {
 
 // permissions are those of authz/access, which transport does not import.
 var permissions = []string{"session.read", "session.write", "run.start", "run.cancel", "approval.read", "approval.resolve", "policy.read",
-	"policy.manage", "token.manage", "member.manage", "config.read", "journal.read", "artifact.read", "backup.manage", "trust.operate", "vault.manage", "layer.apply"}
+	"policy.manage", "token.manage", "member.manage", "config.read", "journal.read", "artifact.read", "backup.manage", "trust.operate", "vault.manage", "layer.apply", "memory.manage"}
 
 // TestEveryRouteHasAPermission: there is no way in beside the table, and no row
 // that forgot to say who may.

@@ -14,7 +14,7 @@ import (
 var tabled = map[string]bool{"sessions ls": true, "sessions show": true, "runs ls": true, "runs show": true, "runs cancel": true, "tools ls": true,
 	"approvals ls": true, "approvals grants": true, "policy ls": true, "policy reload": true, "policy diff": true, "policy try": true,
 	"journal ls": true, "keys ls": true, "keys rotate": true, "changes ls": true, "changes show": true, "token ls": true, "token revoke": true, "passkeys ls": true, "passkeys revoke": true, "members ls": true, "mcp ls": true, "models ls": true, "config show": true, "devices pairings": true,
-	"devices ls": true, "devices revoke": true, "devices root": true, "vault ls": true, "vault history": true, "vault recipients": true}
+	"devices ls": true, "devices revoke": true, "devices root": true, "vault ls": true, "vault history": true, "vault recipients": true, "memory ls": true, "memory search": true}
 
 // takes says what the operands of commands are; see command.Command.
 var takes = map[string][]string{
@@ -29,7 +29,9 @@ var takes = map[string][]string{
 // valuesOf says what a flag takes that does not say it itself.
 func valuesOf(command, flag string) string {
 	switch command + " --" + flag {
-	case "agent run --session", "agent chat --session", "call --session", "runs ls --session", "runs start --session":
+	case "memory purge --origin":
+		return "memory|model|operator|person|project|tool|web" // call.Origins, which not each program links
+	case "memory add --session", "memory search --session", "memory purge --session", "agent run --session", "agent chat --session", "call --session", "runs ls --session", "runs start --session":
 		return "@session"
 	case "token create --principal":
 		return "@member"

@@ -57,7 +57,7 @@ func For(inv *command.Invocation) string {
 // Commands returns every command that palyra hands to another program.
 func Commands() []command.Command {
 	var out []command.Command
-	for _, group := range [][]command.Command{daemon(), work(), changes(), keys(), secrets(), agents(), approvals(), analyses(), policies(), records(), members(), pairings(), configs(), backups(), completions(), judges(), prints()} {
+	for _, group := range [][]command.Command{daemon(), work(), changes(), keys(), secrets(), memories(), agents(), approvals(), analyses(), policies(), records(), members(), pairings(), configs(), backups(), completions(), judges(), prints()} {
 		for _, c := range group {
 			if c.Program == "" {
 				c.Program = Client

@@ -90,7 +90,7 @@ func NewHub() *Hub {
 		hub.GetAuthority.By(h.getAuthority), hub.ReplaceRoot.By(h.replaceRoot),
 		hub.OpenConsole.By(h.openConsole), hub.ListPasskeys.By(h.listPasskeys), hub.RevokePasskey.By(h.revokePasskey), hub.BeginPairing.By(h.beginPairing), hub.ListPairings.By(h.listPairings), hub.GetPairing.By(h.getPairing), hub.ApprovePairing.By(h.approvePairing), hub.DenyPairing.By(h.denyPairing),
 	)
-	maps.Copy(h.Table, hub.NewTable(h.vaultEntries()...))
+	maps.Copy(h.Table, hub.NewTable(append(h.vaultEntries(), h.memoryEntries()...)...))
 	return h
 }
 

@@ -125,6 +125,11 @@ var acts = map[string]act{
 	toolproto.ChangesUndo:    applying((*apply.Job).Apply, false),
 	toolproto.ChangesRecover: applying((*apply.Job).Recover, true),
 
+	toolproto.MemorySearch: told[toolproto.MemorySearchInput, toolproto.MemoryResult](),
+	toolproto.MemoryList:   told[toolproto.MemoryListInput, toolproto.MemoryResult](),
+	toolproto.MemoryRetain: told[toolproto.MemoryRetainInput, toolproto.MemoryResult](),
+	toolproto.MemoryForget: told[toolproto.MemoryForgetInput, toolproto.MemoryResult](),
+
 	toolproto.ProcessList:   told[toolproto.ProcessListInput, toolproto.ProcessListResult](),
 	toolproto.ProcessStatus: told[toolproto.ProcessStatusInput, toolproto.Process](),
 	toolproto.ProcessOutput: told[toolproto.ProcessOutputInput, toolproto.ProcessOutputResult](),
