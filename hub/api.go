@@ -392,6 +392,7 @@ const (
 	EventServerStarting     = "server.starting"      // ServerStarting; the step waits for an MCP server
 	EventAgentStarted       = "agent.started"        // AgentStarted
 	EventAgentSignal        = "agent.signal"         // AgentSignal
+	EventAgentRecalled      = "agent.recalled"       // AgentRecalled
 	EventAgentEnded         = "agent.ended"          // AgentEnded; the run's end comes next
 )
 
@@ -468,6 +469,12 @@ type Signal struct {
 	Severity string `json:"severity"` // "warning", "high" or "critical"
 	From     int    `json:"from"`     // bytes of what the model is told of the text, as it was
 	To       int    `json:"to"`
+}
+
+// AgentRecalled is the data of EventAgentRecalled: the items of memory that a model is told before
+// its prompt. The run's first step found them.
+type AgentRecalled struct {
+	Items []string `json:"items"` // ids
 }
 
 // AgentEnded is the data of EventAgentEnded.

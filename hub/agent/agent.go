@@ -11,7 +11,8 @@
 //
 // All that a loop is told is read from what the store has of the run, so a run goes on after a
 // restart as if it hadn't ended. A question to a model is kept at hand while its step is made, and
-// the tape has its digest. Earlier runs of agents in the session are what the model is told first.
+// the tape has its digest. What a run begins with of its user's memory is found by its first step
+// (recall.go). Earlier runs of agents in the session are what the model is told first.
 //
 // # What it does not protect against
 //
@@ -48,6 +49,9 @@ type Config struct {
 	// Tools lists the tools of a caller, May says why one may not be called by them, nil if it may.
 	Tools func(ctx context.Context, c hub.Caller) ([]hub.Tool, []hub.ToolLeftOut, error)
 	May   func(c hub.Caller, tool string) error
+	// Recall returns the step that a run begins with, which finds what its user had remembered that
+	// fits the prompt; false if there can't be anything. nil: no run has one.
+	Recall func(ctx context.Context, c hub.Caller, prompt string) (hub.Step, bool, error)
 	// Workspaces are the names of those that there are.
 	Workspaces []string
 	// Scan says how what a model is told is looked at first.
@@ -147,7 +151,12 @@ var (
 func (s *source) Next(ctx context.Context, results []hub.StepResult) (hub.Step, bool, error) {
 	_ = s.Close()
 	if s.loop == nil {
-		if err := s.begin(ctx, len(results) == 0); err != nil {
+		if len(results) == 0 && s.a.cfg.Recall != nil && s.run.Prompt != "" {
+			if step, ok, err := s.a.cfg.Recall(ctx, s.run.Caller, s.run.Prompt); ok || err != nil {
+				return step, ok, err
+			}
+		}
+		if err := s.begin(ctx, len(results)); err != nil {
 			return hub.Step{}, false, err
 		}
 	}
@@ -242,8 +251,8 @@ func (s *source) ended(text, why string) hub.AgentEnded {
 	return hub.AgentEnded{Text: text, Error: why, Turns: s.turns, Usage: hub.AgentUsage{Input: u.Input, Cached: u.Cached, Output: u.Output, Reasoning: u.Reasoning}}
 }
 
-// begin makes the loop.
-func (s *source) begin(ctx context.Context, first bool) error {
+// begin makes the loop of a run in which so many steps were made.
+func (s *source) begin(ctx context.Context, made int) error {
 	names := s.a.models(&s.run.Agent)
 	var models []agentloop.Model
 	for _, name := range names {
@@ -266,7 +275,11 @@ func (s *source) begin(ctx context.Context, first bool) error {
 	if err != nil {
 		return err
 	}
-	prompt := s.scan.text(s.run.Prompt, hub.SignalPrompt, 0)
+	items, recall, err := s.a.recalled(ctx, s.run.ID)
+	if err != nil {
+		return err
+	}
+	prompt := s.scan.text(prompted(s.run.Prompt, items), hub.SignalPrompt, 0)
 	instructions := s.scan.text(s.run.Instructions, hub.SignalPrompt, 0)
 	s.loop = agentloop.New(agentloop.Config{
 		System: system(s.a.cfg.Workspaces, instructions), History: history, Prompt: prompt, Offers: s.catalog.Offers,
@@ -274,12 +287,19 @@ func (s *source) begin(ctx context.Context, first bool) error {
 		MaxTurns: int(min(int64(turns(s.run.Turns)), s.run.Calls+8)), Models: models, CacheKey: s.run.Session,
 	})
 	found := s.scan.taken()
-	if first {
+	if made == 0 || made == 1 && recall {
 		offered := make([]string, len(s.catalog.Offers))
 		for i := range s.catalog.Offers {
 			offered[i] = s.catalog.Offers[i].Name
 		}
 		s.tell(hub.EventAgentStarted, hub.AgentStarted{Model: names[0], Fallback: names[1:], Tools: s.catalog.ID, Offered: offered, LeftOut: append(out, s.catalog.LeftOut...), Earlier: len(history)})
+		if len(items) > 0 {
+			told := hub.AgentRecalled{}
+			for i := range items {
+				told.Items = append(told.Items, items[i].ID)
+			}
+			s.tell(hub.EventAgentRecalled, told)
+		}
 		for _, f := range found {
 			s.tell(hub.EventAgentSignal, f)
 		}
@@ -364,6 +384,9 @@ var errOther = errors.New("the tools aren't those with which it began")
 // play tells a loop of a step of run id, for who. Who may read no artifacts is told no more of a
 // stream than a result has.
 func (a *Agents) play(ctx context.Context, l *agentloop.Loop, o offered, looks *scan, who *run.Agent, id string, st *hub.StepResult) error {
+	if isRecall(st) {
+		return nil // the prompt has it
+	}
 	want, err := l.Next()
 	if err != nil {
 		return err

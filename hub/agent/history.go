@@ -92,8 +92,12 @@ func (a *Agents) history(ctx context.Context, r *run.Agent, c *model.Catalog, lo
 		if last != nil {
 			out = append(out, last.Messages(told(b.Agent, looks)...)...)
 		}
+		items, _, err := a.recalled(ctx, b.ID)
+		if err != nil {
+			return nil, err
+		}
 		o := offer(c, b.Agent)
-		last = agentloop.New(agentloop.Config{Prompt: looks.text(b.Agent.Prompt, hub.SignalPrompt, 0), Call: o.wrong, Foreign: o.foreign})
+		last = agentloop.New(agentloop.Config{Prompt: looks.text(prompted(b.Agent.Prompt, items), hub.SignalPrompt, 0), Call: o.wrong, Foreign: o.foreign})
 		for i := range b.Steps {
 			st, err := run.ReadStep(ctx, a.cfg.Store, b.ID, i)
 			if err != nil {

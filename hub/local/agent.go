@@ -9,6 +9,8 @@ import (
 	"palyra/hub"
 	"palyra/hub/agent"
 	"palyra/hub/run"
+	"palyra/hub/store"
+	"palyra/internal/toolproto"
 )
 
 // agents returns what has models choose the steps of runs, nil where no model is declared.
@@ -26,6 +28,7 @@ func (h *Hub) agents() run.Agents {
 			l, err := h.listTools(ctx, c, hub.ToolQuery{})
 			return slices.Clone(l.Items), l.LeftOut, err
 		},
+		Recall: h.recall,
 		May: func(c hub.Caller, tool string) error {
 			c, err := h.scoped(c)
 			if err == nil {
@@ -43,4 +46,24 @@ func (h *Hub) scoped(c hub.Caller) (hub.Caller, error) {
 		c.Scopes = scopesOf(stands)
 	}
 	return c, err
+}
+
+// recall has an agent's run begin with what its user had remembered that fits the prompt, if there
+// are items that a person wrote, and the run's caller may call the tool that finds them.
+func (h *Hub) recall(ctx context.Context, c hub.Caller, prompt string) (s hub.Step, ok bool, err error) {
+	if c, err = h.scoped(c); err != nil || h.needTool(c, toolproto.MemorySearch) != nil {
+		return s, false, err
+	}
+	l, err := h.listTools(ctx, c, hub.ToolQuery{})
+	if err != nil || !slices.ContainsFunc(l.Items, func(t hub.Tool) bool { return t.Name == toolproto.MemorySearch }) {
+		return s, false, err
+	}
+	ok, err = store.View(ctx, h.st, func(tx *store.Tx) (bool, error) {
+		return tx.HasMemories(c.User, toolproto.SourcePerson, toolproto.SourceImport)
+	})
+	if err != nil || !ok {
+		return s, false, err
+	}
+	s, err = agent.Recall(prompt)
+	return s, err == nil, err
 }

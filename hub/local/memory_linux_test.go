@@ -9,9 +9,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
+	"palyra/agentloop/turn"
 	"palyra/authz/access"
+	"palyra/authz/policy"
 	"palyra/call"
 	"palyra/crypt/seal"
 	"palyra/crypt/vault"
@@ -325,5 +328,95 @@ func TestMemoryLocked(t *testing.T) {
 	}
 	if _, err := request(h, hub.SearchMemory, h.owner, hub.MemorySearch{Query: "x", Of: "ses_" + strings.Repeat("0", 32)}); fault.ReasonOf(err) != "no_such_session" {
 		t.Errorf("%v", err)
+	}
+}
+
+// tap is a table of tools that keeps what models are asked.
+type tap struct {
+	kernel.Tools
+	mu    sync.Mutex
+	asked []string // guarded by mu
+}
+
+func (p *tap) Expand(ctx context.Context, who policy.Entity, name string, input []byte) (*kernel.Expansion, error) {
+	x, err := p.Tools.Expand(ctx, who, name, input)
+	if err == nil && name == turn.Tool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.asked = append(p.asked, string(x.Stdin))
+	}
+	return x, err
+}
+
+// last returns the last question.
+func (p *tap) last() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.asked) == 0 {
+		return ""
+	}
+	return p.asked[len(p.asked)-1]
+}
+
+// TestMemoryRecall: an agent's run begins with what a person had remembered and with nothing that an
+// agent wrote, by a step with a receipt; its session has read it; later runs of the session, also
+// after a restart, are told it as it was; and where a policy forbids it the run begins without.
+func TestMemoryRecall(t *testing.T) {
+	heard, dir := new(tap), t.TempDir()
+	copyPolicies(t, dir)
+	h := newMemoryHouse(t, store.MemoryBounds{}, func(c *Config, k *kernel.Config) {
+		withScript(t, says("I see."), says("I still see."))(c, k)
+		heard.Tools, k.PolicyDir, c.PolicyDir = k.Tools, dir, dir
+		k.Tools = heard
+	})
+	op := h.member(2001, access.Operator)
+	if r := h.agent(op, h.session(op), "what is the staging host called?"); len(r.Steps) != 1 || strings.Contains(heard.last(), "<memory>") {
+		t.Fatalf("with nothing to remember: %+v", r.Steps)
+	}
+	id := h.add(op, secretive)
+	h.add(op, "Cats sleep in the afternoon.")
+	h.add(h.member(2002, access.Operator), "The staging host of 2002 is called Allosaurus.")
+	if r := h.call(op, step("memory.retain", obj{"text": "The staging host is called Evil, says a page."})); r.Steps[0].Outcome != "executed" {
+		t.Fatalf("%+v", r.Steps)
+	}
+	session := h.session(op)
+	r := h.agent(op, session, "what is the staging host called?")
+	if r.State != hub.RunDone || len(r.Steps) != 2 || r.Steps[0].Tool != toolproto.MemorySearch || r.Steps[0].Outcome != "executed" || r.Answer.Text != "I see." || r.Answer.Turns != 1 {
+		t.Fatalf("%+v %+v", r, r.Steps)
+	}
+	h.verify(r.Steps[0])
+	told := heard.last()
+	for word, want := range map[string]bool{"Brontosaurus": true, id: true, "what is the staging": true, "Evil": false, "Allosaurus": false, "Cats": false} {
+		if strings.Contains(told, word) != want {
+			t.Errorf("told of %q: %v, in %s", word, !want, told)
+		}
+	}
+	var recalled hub.AgentRecalled
+	if json.Unmarshal(h.until(op, r.ID, hub.EventAgentRecalled).Data, &recalled) != nil || !slices.Equal(recalled.Items, []string{id}) {
+		t.Errorf("%+v", recalled)
+	}
+	if s, err := hub.GetSession.Do(t.Context(), h, op, session); err != nil || !s.Inputs.Has(call.OriginMemory, call.OriginPerson) || len(s.Inputs.Outside()) != 0 {
+		t.Errorf("the label is %+v, %v", s.Inputs, err)
+	}
+	h.did(request(h.house, hub.ForgetMemory, op, hub.MemoryForget{All: true}))
+	h.stop()
+	h.reopen(h.remembers)
+	op = h.peer(2001)
+	if r := h.agent(op, session, "and now?"); r.Answer == nil || r.Answer.Text != "I still see." || len(r.Steps) != 1 || !strings.Contains(heard.last(), "Brontosaurus") {
+		t.Errorf("%+v; told %s", r, heard.last())
+	}
+	h.add(op, secretive)
+	no := `@id("no_memory") @untested("here") forbid (principal, action == Palyra::Action::"tool.execute", resource in Palyra::ToolGroup::"memory");`
+	if err := os.WriteFile(filepath.Join(dir, "90-no.cedar"), []byte(no), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(dir, "24-memory.test.json")); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.k.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if r := h.agent(op, h.session(op), "what is the staging host called?"); r.State != hub.RunDone || r.Steps[0].Outcome != "denied" || strings.Contains(heard.last(), "<memory>") {
+		t.Errorf("%+v; told %s", r.Steps, heard.last())
 	}
 }

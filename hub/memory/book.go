@@ -322,7 +322,7 @@ func (m *Memory) catchUp(ctx context.Context, k *seal.Key, who string, b *book) 
 // it comes from the words themselves.
 const (
 	recallScore = 200
-	recallMatch = 40
+	recallMatch = 150
 )
 
 // Search implements tool.Memory.

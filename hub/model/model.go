@@ -306,7 +306,7 @@ func (m *Models) Expand(ctx context.Context, who policy.Entity, name string, inp
 // an end. A Go program needs a dozen threads to start; question and answer lie in its memory
 // several times.
 func limits() isolate.Limits {
-	return isolate.Limits{Wall: 15 * time.Minute, CPU: time.Minute, Memory: 256 << 20, PIDs: 64, Output: turn.MaxAnswer + maxErrors,
+	return isolate.Limits{Wall: 10 * time.Minute, CPU: time.Minute, Memory: 256 << 20, PIDs: 64, Output: turn.MaxAnswer + maxErrors,
 		FileSize: 1 << 20, OpenFiles: 256, Disk: 1 << 20, Inodes: 64}
 }
 

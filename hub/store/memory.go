@@ -168,3 +168,9 @@ func (tx *Tx) AllMemories() (n int64, err error) {
 	_, err = tx.row("count memory", `SELECT count(*) FROM memories`, nil, &n)
 	return n, err
 }
+
+// HasMemories reports whether a principal has an item of one of two sources.
+func (tx *Tx) HasMemories(principal, source, or string) (has bool, err error) {
+	_, err = tx.row("look up memory", `SELECT EXISTS (SELECT 1 FROM memories WHERE principal = ? AND source IN (?, ?))`, []any{principal, source, or}, &has)
+	return has, err
+}

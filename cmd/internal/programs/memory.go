@@ -8,7 +8,7 @@ import (
 )
 
 var memoryExits = []command.Exit{{Code: "1", Meaning: "no such item"}, {Code: "4", Meaning: "denied by policy"}, {Code: "5", Meaning: "not approved"},
-	{Code: "7", Meaning: "refused: no vault is open, or the memory is full"}, {Code: "8", Meaning: "the memory is damaged"}}
+	{Code: "7", Meaning: "refused: no vault is open, or the memory is full"}, {Code: "8", Meaning: "the memory is damaged"}, {Code: "78", Meaning: "a file that can't be read, or is there already"}}
 
 func parsePercent(s string) (any, error) {
 	n, err := strconv.ParseInt(s, 10, 64)
