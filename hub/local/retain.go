@@ -117,7 +117,7 @@ func (h *Hub) recordRetired(ctx context.Context) (store.Retired, error) {
 	}
 	n := func(v int64) string { return strconv.FormatInt(v, 10) }
 	detail := map[string]string{"runs": n(gone.Runs), "steps": n(gone.Steps), "approvals": n(gone.Approvals), "sessions": n(gone.Sessions),
-		"emptied_runs": n(gone.Emptied), "artifacts": n(gone.Artifacts), "artifact_bytes": n(gone.ArtifactBytes)}
+		"emptied_runs": n(gone.Emptied), "artifacts": n(gone.Artifacts), "artifact_bytes": n(gone.ArtifactBytes), "memories": n(gone.Memories)}
 	if !gone.Last.IsZero() {
 		detail["first_ended"], detail["last_ended"] = gone.First.Format(time.RFC3339), gone.Last.Format(time.RFC3339)
 	}

@@ -174,3 +174,34 @@ func TestForgetBusy(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestMemoryExpires: retention removes what has expired, to the last byte, and owes the journal the
+// number.
+func TestMemoryExpires(t *testing.T) {
+	s := newStore(t)
+	old, kept := sealedItem("uid:1", 400), sealedItem("uid:1", 400)
+	old.Created = time.Now().Add(-2 * time.Hour)
+	old.Expires, kept.Expires = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	do(t, s, func(tx *Tx) error { return tx.AddMemories([]Memory{old, kept}, MemoryBounds{}) })
+	if err := s.Retire(t.Context(), Retention{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := itemsOf(t, s, "uid:1"); !slices.Equal(got, []string{kept.ID}) {
+		t.Errorf("left %v", got)
+	}
+	for _, f := range []string{dbFile, dbFile + "-wal"} {
+		if b, err := os.ReadFile(filepath.Join(s.dir, f)); err != nil || bytes.Contains(b, old.Sealed[:24]) {
+			t.Errorf("%s has it still, %v", f, err)
+		}
+	}
+	owed, err := s.OwedRetirement(t.Context())
+	if err != nil || owed.Memories != 1 || !owed.Any() {
+		t.Fatalf("%+v, %v", owed, err)
+	}
+	if err := s.PaidRetirement(t.Context(), owed); err != nil {
+		t.Fatal(err)
+	}
+	if owed, err := s.OwedRetirement(t.Context()); err != nil || owed.Any() {
+		t.Errorf("%+v, %v", owed, err)
+	}
+}

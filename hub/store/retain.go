@@ -32,12 +32,13 @@ type Retired struct {
 	Emptied       int64     `json:"emptied"` // runs that stay without their artifacts
 	Artifacts     int64     `json:"artifacts"`
 	ArtifactBytes int64     `json:"artifact_bytes"`
+	Memories      int64     `json:"memories,omitzero"` // that have expired
 	First         time.Time `json:"first,omitzero"` // when the first of these runs ended,
 	Last          time.Time `json:"last,omitzero"`  // and when the last did
 }
 
 // Any reports whether anything was removed that somebody could look for.
-func (r Retired) Any() bool { return r.Runs+r.Sessions+r.Emptied > 0 }
+func (r Retired) Any() bool { return r.Runs+r.Sessions+r.Emptied+r.Memories > 0 }
 
 func (r *Retired) add(o Retired) {
 	r.Runs += o.Runs
@@ -47,6 +48,7 @@ func (r *Retired) add(o Retired) {
 	r.Emptied += o.Emptied
 	r.Artifacts += o.Artifacts
 	r.ArtifactBytes += o.ArtifactBytes
+	r.Memories += o.Memories
 	if r.First.IsZero() || !o.First.IsZero() && o.First.Before(r.First) {
 		r.First = o.First
 	}
@@ -61,6 +63,7 @@ const (
 	retireRuns     = 16
 	retireBytes    = 8 << 20
 	retireSessions = 256
+	retireMemories = 256
 )
 
 // retiredSetting is where the store remembers what it has removed: how many
@@ -99,6 +102,9 @@ func (s *Store) Retire(ctx context.Context, keep Retention) error {
 			s.step("retired")
 		}
 	}
+	if err := s.retireMemories(ctx); err != nil {
+		return err
+	}
 	if err := s.emptyRuns(ctx, keep.ArtifactBytes); err != nil {
 		return err
 	}
@@ -110,6 +116,32 @@ func (s *Store) Retire(ctx context.Context, keep Retention) error {
 		return err
 	}
 	return s.Update(ctx, func(tx *Tx) error { return tx.owe(Retired{Artifacts: int64(n), ArtifactBytes: bytes}) })
+}
+
+// retireMemories removes the items of memory that have expired, and what the database's files have
+// of them.
+func (s *Store) retireMemories(ctx context.Context) error {
+	any := false
+	for more := true; more; {
+		err := s.Update(ctx, func(tx *Tx) error {
+			n, err := tx.exec("remove expired memory", `DELETE FROM memories WHERE n IN (SELECT n FROM memories WHERE expires <> 0 AND expires <= ? LIMIT ?)`, ns(tx.forget), retireMemories)
+			if more = n > 0; err != nil || !more {
+				return err
+			}
+			return tx.owe(Retired{Memories: n})
+		})
+		if err != nil {
+			return err
+		}
+		any = any || more
+	}
+	if !any {
+		return nil
+	}
+	if err := s.Forget(ctx); err != nil && fault.KindOf(err) != fault.Busy { // the next forgetting has it, too
+		return err
+	}
+	return nil
 }
 
 // clockSetting is where the store keeps what its clock knows.
@@ -177,6 +209,7 @@ func (s *Store) PaidRetirement(ctx context.Context, paid Retired) error {
 		o := &r.Owed
 		o.Runs, o.Steps, o.Approvals, o.Sessions = o.Runs-paid.Runs, o.Steps-paid.Steps, o.Approvals-paid.Approvals, o.Sessions-paid.Sessions
 		o.Emptied, o.Artifacts, o.ArtifactBytes = o.Emptied-paid.Emptied, o.Artifacts-paid.Artifacts, o.ArtifactBytes-paid.ArtifactBytes
+		o.Memories -= paid.Memories
 		if !o.Any() {
 			o.First, o.Last = time.Time{}, time.Time{}
 		}
