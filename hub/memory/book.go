@@ -92,11 +92,13 @@ const (
 )
 
 const (
-	maxRanked = 1024 // candidates whose vectors are compared
-	maxTerms  = 64   // words of a query that count
-	maxIdeal  = 8    // words that a whole match has: a prompt has many that no item could
-	minAlike  = 0.25 // likeness of an item that has no word of the query
-	minTerms  = 2    // words of a query that is compared by likeness alone
+	maxRanked  = 1024  // candidates whose vectors are compared
+	maxTerms   = 64    // words of a query that count
+	maxIdeal   = 8     // words that a whole match has: a prompt has many that no item could
+	manyItems  = 16384 // from which on common words find none by themselves:
+	commonPart = 50    // those that a fiftieth of them has, and 2,048
+	minAlike   = 0.25  // likeness of an item that has no word of the query
+	minTerms   = 2     // words of a query that is compared by likeness alone
 )
 
 // quality is how good a source's word is.
@@ -148,40 +150,55 @@ func (b *book) candidates(a *ask) ([]hit, vector) {
 		b.score = make([]float64, len(b.docs)+len(b.docs)/4)
 	}
 	n := float64(len(b.docs) - b.gone)
-	mean := float64(b.total) / math.Max(1, float64(len(b.docs)))
-	var ideal []float64
-	var touched []uint32
+	found := make([]term, 0, len(terms))
 	for _, t := range terms {
 		list := b.words[t]
-		rare := math.Log(1 + math.Max(0, n-float64(len(list))+.5)/(float64(len(list))+.5))
-		ideal = append(ideal, rare)
-		for _, p := range list {
+		found = append(found, term{list, math.Log(1 + math.Max(0, n-float64(len(list))+.5)/(float64(len(list))+.5))})
+	}
+	slices.SortStableFunc(found, func(x, y term) int { return cmp.Compare(len(x.list), len(y.list)) })
+	var whole float64
+	for _, t := range found[:min(maxIdeal, len(found))] { // the rarest
+		whole += t.rare
+	}
+	// A word that is common among many items finds none that the others don't, and counts in the best
+	// of these.
+	common := len(found)
+	var touched []uint32
+	for i, t := range found {
+		if len(t.list) > manyItems/8 && len(t.list) > len(b.docs)/commonPart && len(touched) >= toolproto.MaxMemoryFound {
+			common = i
+			break
+		}
+		for _, p := range t.list {
 			if b.score[p.doc] == 0 {
 				touched = append(touched, p.doc)
 			}
-			c := float64(p.count)
-			b.score[p.doc] += rare * c * (saturation + 1) / (c + saturation*(1-lengthNorm+lengthNorm*float64(b.docs[p.doc].length)/mean))
+			b.score[p.doc] += b.weight(p, t.rare)
 		}
 	}
-	slices.Sort(ideal)
-	var whole float64
-	for _, x := range ideal[max(0, len(ideal)-maxIdeal):] {
-		whole += x
-	}
 	best := make(heap, 0, maxRanked)
-	seen := make(map[uint32]bool)
 	for _, d := range touched {
 		if x := b.score[d]; x > 0 && b.answers(d, a) {
-			best.offer(hit{doc: d, lexical: math.Min(1, x/whole)}, maxRanked)
+			best.offer(hit{doc: d, lexical: x}, maxRanked)
 		}
 		b.score[d] = 0
 	}
 	for i := range best {
-		seen[best[i].doc] = true
+		h := &best[i]
+		for _, t := range found[common:] {
+			if at, ok := slices.BinarySearchFunc(t.list, h.doc, func(p posting, doc uint32) int { return cmp.Compare(p.doc, doc) }); ok {
+				h.lexical += b.weight(t.list[at], t.rare)
+			}
+		}
+		h.lexical = math.Min(1, h.lexical/whole)
 	}
 	out := []hit(best)
-	if len(terms) < minTerms {
+	if len(terms) < minTerms || len(out) == maxRanked {
 		return out, query
+	}
+	seen := make(map[uint32]bool, len(out))
+	for i := range out {
+		seen[out[i].doc] = true
 	}
 	for d, room := len(b.docs)-1, maxRanked-len(out); d >= 0 && room > 0; d-- {
 		if seen[uint32(d)] || !b.answers(uint32(d), a) {
@@ -192,6 +209,18 @@ func (b *book) candidates(a *ask) ([]hit, vector) {
 		}
 	}
 	return out, query
+}
+
+// term is a word of a query, and how rare it is.
+type term struct {
+	list []posting
+	rare float64
+}
+
+// weight is what a word adds to a doc.
+func (b *book) weight(p posting, rare float64) float64 {
+	c, mean := float64(p.count), float64(b.total)/float64(len(b.docs))
+	return rare * c * (saturation + 1) / (c + saturation*(1-lengthNorm+lengthNorm*float64(b.docs[p.doc].length)/mean))
 }
 
 // answers reports whether a doc answers a question.
