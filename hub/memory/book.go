@@ -190,7 +190,10 @@ func (b *book) candidates(a *ask) ([]hit, vector) {
 				h.lexical += b.weight(t.list[at], t.rare)
 			}
 		}
-		h.lexical = math.Min(1, h.lexical/whole)
+		whole = math.Max(whole, h.lexical)
+	}
+	for i := range best {
+		best[i].lexical /= whole
 	}
 	out := []hit(best)
 	if len(terms) < minTerms || len(out) == maxRanked {
