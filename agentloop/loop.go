@@ -280,6 +280,23 @@ func (l *Loop) Called(text string, failed bool) {
 	}
 }
 
+// Hear tells the loop what its user says meanwhile. Calls that haven't been made aren't any more,
+// and a loop that was done goes on.
+func (l *Loop) Hear(text string) {
+	if l.ended != nil {
+		return
+	}
+	for _, c := range append(l.calls, l.open...) {
+		l.results = append(l.results, turn.Part{Result: &turn.Result{ID: c.ID, Text: "Not made: your user said something else.", Failed: true}})
+	}
+	if len(l.results) > 0 {
+		l.say(l.results...)
+	}
+	l.say(turn.Part{Text: text})
+	l.calls, l.open, l.results, l.cut, l.done, l.text = nil, nil, nil, false, false, ""
+	l.attempts, l.wait, l.lengthened, l.nudged = 0, 0, false, false
+}
+
 // Text is the model's answer, once Next says Done.
 func (l *Loop) Text() string { return l.text }
 

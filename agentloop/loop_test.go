@@ -408,3 +408,50 @@ func TestGoesOnWithinWindow(t *testing.T) {
 		cfg.Prompt, cfg.History = "", history
 	}
 }
+
+// TestHear: what a user says meanwhile is told before the next turn, behind the results; calls that
+// haven't been made aren't, and a loop that was done goes on.
+func TestHear(t *testing.T) {
+	l := New(Config{Prompt: "?", Foreign: func(c *turn.Call) bool { return c.Name == "client" }})
+	last := func() turn.Message {
+		t.Helper()
+		s, err := l.Next()
+		if err != nil || s.Turn == nil {
+			t.Fatalf("%+v, %v", s, err)
+		}
+		checkRequest(t, s.Turn)
+		return s.Turn.Messages[len(s.Turn.Messages)-1]
+	}
+	l.Answered(calls("a", "b", "client"), nil)
+	if s, err := l.Next(); err != nil || s.Call == nil || s.Call.Name != "a" {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	l.Called("a says", false)
+	l.Hear("stop it")
+	m := last()
+	if len(m.Parts) != 4 || m.Parts[0].Result.Text != "a says" || !m.Parts[1].Result.Failed || !m.Parts[2].Result.Failed || m.Parts[3].Text != "stop it" {
+		t.Errorf("%+v", m.Parts)
+	}
+	l.Hear("really")
+	if m := last(); len(m.Parts) != 5 || m.Parts[4].Text != "really" {
+		t.Errorf("%+v", m.Parts)
+	}
+	l.Answered(failed(turn.RateLimited), nil)
+	l.Answered(failed(turn.RateLimited), nil)
+	l.Hear("well?")
+	l.Answered(failed(turn.RateLimited), nil) // a new question has attempts of its own
+	last()
+	l.Answered(says("stopped"), nil)
+	if s, err := l.Next(); err != nil || !s.Done || l.Text() != "stopped" {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	l.Hear("and now?")
+	if m := last(); m.Parts[0].Text != "and now?" {
+		t.Errorf("%+v", m.Parts)
+	}
+	l.Answered(says("nothing"), nil)
+	if s, err := l.Next(); err != nil || !s.Done || l.Text() != "nothing" {
+		t.Fatalf("%+v, %v, %q", s, err, l.Text())
+	}
+	checkHistory(t, l.Messages())
+}

@@ -267,10 +267,12 @@ type StepResult struct {
 	// it's empty. See GetLayer.
 	Layer string `json:"layer,omitempty"`
 	// LogIndex is the result's place in the journal; see Receipt. Nil: none.
-	LogIndex *uint64    `json:"log_index,omitempty"`
-	Approval string     `json:"approval,omitempty"` // id
-	Started  *time.Time `json:"started,omitempty"`
-	Ended    *time.Time `json:"ended,omitempty"`
+	LogIndex *uint64 `json:"log_index,omitempty"`
+	Approval string  `json:"approval,omitempty"` // id
+	// Inputs are the events with what an agent was told before this step; see AgentInput.
+	Inputs  []uint64   `json:"inputs,omitempty"`
+	Started *time.Time `json:"started,omitempty"`
+	Ended   *time.Time `json:"ended,omitempty"`
 }
 
 // Diagnosis is what Palyra observed or guesses of a call that failed. It's no part of the
@@ -393,6 +395,7 @@ const (
 	EventAgentStarted       = "agent.started"        // AgentStarted
 	EventAgentSignal        = "agent.signal"         // AgentSignal
 	EventAgentRecalled      = "agent.recalled"       // AgentRecalled
+	EventAgentInput         = "agent.input"          // AgentInput
 	EventAgentEnded         = "agent.ended"          // AgentEnded; the run's end comes next
 )
 
@@ -408,6 +411,8 @@ type RunChange struct {
 type StepStarted struct {
 	Step int    `json:"step"`
 	Tool string `json:"tool"`
+	// Inputs are the events with what an agent was told before this step; see AgentInput.
+	Inputs []uint64 `json:"inputs,omitempty"`
 }
 
 // StepOutput is the data of EventStepOutput; ReadOutput has the output.
@@ -475,6 +480,42 @@ type Signal struct {
 // its prompt. The run's first step found them.
 type AgentRecalled struct {
 	Items []string `json:"items"` // ids
+}
+
+// The modes of what a caller says to an agent at work.
+const (
+	// InputSteer is told before the model's next turn. Calls that it wants and that haven't been
+	// made aren't.
+	InputSteer     = "steer"
+	InputInterrupt = "interrupt" // as InputSteer, and the call under way is ended
+	InputFollowUp  = "follow_up" // told when the model has answered; the run goes on with it
+)
+
+// MaxInput bounds an AgentInput, in bytes.
+const MaxInput = 64 << 10
+
+// AgentInput is the data of EventAgentInput. StepStarted says before which step the model was told.
+type AgentInput struct {
+	Mode    string `json:"mode"`
+	Text    string `json:"text"`
+	Surface string `json:"surface"` // where it came in
+}
+
+// RunInput is what a caller says to their agent at work. At most 8 of them wait for it.
+type RunInput struct {
+	Run  string    `json:"run" in:"path"`
+	Said AgentWord `json:"said" in:"body"`
+}
+
+// AgentWord is something that an agent is told.
+type AgentWord struct {
+	Mode string `json:"mode,omitempty" enum:"steer interrupt follow_up"` // "": steer
+	Text string `json:"text"`                                            // at most MaxInput bytes
+}
+
+// RunInputTaken is the answer to a RunInput: it's on the tape.
+type RunInputTaken struct {
+	Seq uint64 `json:"seq"` // of its event
 }
 
 // AgentEnded is the data of EventAgentEnded.

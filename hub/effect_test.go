@@ -7,7 +7,7 @@ import "testing"
 func TestEffects(t *testing.T) {
 	decided := map[*Operation]Effect{
 		// Work.
-		CreateSession.Operation: Begins, StartRun.Operation: Begins, Call.Operation: Begins, InspectServer.Operation: Begins,
+		CreateSession.Operation: Begins, StartRun.Operation: Begins, SendInput.Operation: Begins, Call.Operation: Begins, InspectServer.Operation: Begins,
 		ApplyLayer.Operation: Begins, UndoLayer.Operation: Begins, RecoverLayer.Operation: Begins,
 		// A vault's operations that make a call.
 		SetSecret.Operation: Begins, RollBackSecret.Operation: Begins, RevealSecret.Operation: Begins, ListSecrets.Operation: Begins, RemoveSecret.Operation: Begins,

@@ -36,6 +36,11 @@ var (
 	CancelRun = define[string, Run]("runs.cancelRun", "POST /runs/{run}/cancel", "run.cancel",
 		"Cancel a run", Operation{Doc: "The answer comes when no process of the run is left. A run that has ended stays as " +
 			"it is. Only a caller who may read runs is told the steps.", Ends: true, Effect: Keeps})
+	// SendInput returns when the input is durable. Calls that it interrupts end later.
+	SendInput = define[RunInput, RunInputTaken]("runs.sendInput", "POST /runs/{run}/input", "run.start",
+		"Say something to an agent at work", Operation{Doc: "For the principal whose run it is. It's on the tape when the answer comes; the started step that " +
+			"names it is the first that the model makes with it. queue_full: eight wait already. run_ended: nothing more " +
+			"is told in this run.", Effect: Begins})
 	// ReadTape gives the events that are there, then the others as they come.
 	ReadTape = define[TapeQuery, Tape]("runs.readTape", "GET /runs/{run}/tape", "session.read",
 		"Follow the events of a run", Operation{Doc: "The events that are there, then the others as they come, until the run has ended. " +
@@ -265,7 +270,7 @@ var (
 func Operations() []*Operation {
 	return append([]*Operation{
 		CreateSession.Operation, ListSessions.Operation, GetSession.Operation, EndSession.Operation,
-		StartRun.Operation, ListRuns.Operation, GetRun.Operation, CancelRun.Operation, ReadTape.Operation, ReadOutput.Operation, GetArtifact.Operation, Call.Operation, ListTools.Operation, ListModels.Operation, FindFolders.Operation,
+		StartRun.Operation, ListRuns.Operation, GetRun.Operation, CancelRun.Operation, SendInput.Operation, ReadTape.Operation, ReadOutput.Operation, GetArtifact.Operation, Call.Operation, ListTools.Operation, ListModels.Operation, FindFolders.Operation,
 		ListLayers.Operation, GetLayer.Operation, GetPatch.Operation, DiscardLayer.Operation, ApplyLayer.Operation, UndoLayer.Operation, RecoverLayer.Operation,
 		ListServers.Operation, AddServer.Operation, GetServer.Operation, InspectServer.Operation, AcceptServer.Operation, RemoveServer.Operation, ListServerTools.Operation,
 		ListApprovals.Operation, GetApproval.Operation, ResolveApproval.Operation, PreviewApproval.Operation, ListGrants.Operation, RevokeGrant.Operation,

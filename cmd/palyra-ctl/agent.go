@@ -115,6 +115,32 @@ func (a *app) agentAttach(ctx context.Context, inv *command.Invocation) (*result
 	return a.answered(inv, &r), nil
 }
 
+// agentTell says something to an agent at work.
+func (a *app) agentTell(ctx context.Context, inv *command.Invocation) (*result, error) {
+	in := hub.RunInput{Run: inv.Operands[0], Said: hub.AgentWord{Mode: hub.InputSteer}}
+	switch now, after := inv.Has("now"), inv.Has("after"); {
+	case now && after:
+		return nil, fault.New(fault.Usage, "bad_command", "agent tell", errors.New("--now and --after exclude each other"))
+	case now:
+		in.Said.Mode = hub.InputInterrupt
+	case after:
+		in.Said.Mode = hub.InputFollowUp
+	}
+	var err error
+	if in.Said.Text, err = a.prompt(inv.Operands[1]); err != nil {
+		return nil, err
+	}
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	taken, err := hub.SendInput.Do(ctx, h, hub.Caller{}, in)
+	if err != nil {
+		return nil, err
+	}
+	return text(front.Document{"seq": taken.Seq}, ""), nil
+}
+
 func newAgent(inv *command.Invocation) hub.NewRun {
 	return hub.NewRun{Staged: inv.Has("staged"), Agent: &hub.Agent{Model: command.Value(inv, "model", ""), Turns: int(command.Value(inv, "turns", int64(0)))},
 		Budget: hub.Budget{Calls: command.Value(inv, "max-calls", int64(0)), Wall: command.Value(inv, "max-wall", time.Duration(0))}}

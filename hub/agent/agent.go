@@ -137,6 +137,7 @@ type source struct {
 	offered offered
 	scan    *scan
 	fed     int // results that the loop was told
+	begun   int // results that there were when the loop was made
 	turns   int
 	release func() // of the question at hand; nil: none is
 	told    []run.Entry
@@ -159,11 +160,15 @@ func (s *source) Next(ctx context.Context, results []hub.StepResult) (hub.Step, 
 		if err := s.begin(ctx, len(results)); err != nil {
 			return hub.Step{}, false, err
 		}
+		s.begun = len(results)
 	}
 	for ; s.fed < len(results); s.fed++ {
 		st, err := run.ReadStep(ctx, s.a.cfg.Store, s.run.ID, s.fed)
 		if err != nil {
 			return hub.Step{}, false, err
+		}
+		if s.fed >= s.begun { // the loop has heard them
+			st.Inputs = nil
 		}
 		if err := s.a.play(ctx, s.loop, s.offered, s.scan, &s.run, s.run.ID, &st); err != nil {
 			return hub.Step{}, false, err
@@ -177,7 +182,29 @@ func (s *source) Next(ctx context.Context, results []hub.StepResult) (hub.Step, 
 			s.turns++
 		}
 	}
+	if _, err := s.hear(ctx, false); err != nil {
+		return hub.Step{}, false, err
+	}
 	next, err := s.loop.Next()
+	for waited := false; err == nil; next, err = s.loop.Next() {
+		heard := false
+		switch {
+		case next.Done && !s.run.Inbox.Close():
+			heard, err = s.hear(ctx, true)
+		case next.Again > 0 && !waited:
+			until, done := s.run.Inbox.Until(ctx)
+			s.a.cfg.Pause(until, backoff(next.Again, next.Wait))
+			done()
+			waited = true
+			heard, err = s.hear(ctx, false)
+		}
+		if err != nil {
+			return hub.Step{}, false, err
+		}
+		if !heard {
+			break
+		}
+	}
 	if end, ok := errors.AsType[*agentloop.End](err); ok {
 		s.tell(hub.EventAgentEnded, s.ended("", end.Text))
 		return hub.Step{}, false, &run.Stop{Reason: end.Reason}
@@ -196,9 +223,6 @@ func (s *source) Next(ctx context.Context, results []hub.StepResult) (hub.Step, 
 		step, err := s.catalog.Step(next.Call.Name, next.Call.Arguments)
 		return step, true, err
 	}
-	if next.Again > 0 {
-		s.a.cfg.Pause(ctx, backoff(next.Again, next.Wait))
-	}
 	text, err := next.Turn.Encode()
 	if err != nil {
 		return hub.Step{}, false, err
@@ -210,6 +234,26 @@ func (s *source) Next(ctx context.Context, results []hub.StepResult) (hub.Step, 
 	s.release = release
 	input, err := model.Input(s.a.models(&s.run.Agent)[next.Model], digest)
 	return hub.Step{Tool: turn.Tool, Input: input}, true, err
+}
+
+// hear tells the loop what its user has said meanwhile, of what follows up one at most. It reports
+// whether there was something.
+func (s *source) hear(ctx context.Context, all bool) (heard bool, err error) {
+	for {
+		seq, ok := s.run.Inbox.Take(all)
+		if !ok {
+			return heard, nil
+		}
+		in, err := run.ReadInput(ctx, s.a.cfg.Store, s.run.ID, seq)
+		if err != nil {
+			return heard, err
+		}
+		s.loop.Hear(s.scan.text(in.Text, hub.SignalPrompt, s.fed))
+		for _, f := range s.scan.taken() {
+			s.tell(hub.EventAgentSignal, f)
+		}
+		heard, all = true, false
+	}
 }
 
 // The pauses before a question is asked again.
@@ -387,12 +431,20 @@ func (a *Agents) play(ctx context.Context, l *agentloop.Loop, o offered, looks *
 	if isRecall(st) {
 		return nil // the prompt has it
 	}
+	for _, seq := range st.Inputs {
+		in, err := run.ReadInput(ctx, a.cfg.Store, id, seq)
+		if err != nil {
+			return err
+		}
+		l.Hear(looks.text(in.Text, hub.SignalPrompt, st.Index))
+	}
 	want, err := l.Next()
 	if err != nil {
 		return err
 	}
 	other := fault.New(fault.Canceled, run.ReasonInterrupted, "go on with run", fmt.Errorf("step %d: %w", st.Index, errOther))
 	switch {
+	case want.Turn != nil && st.Tool == turn.Tool && st.Reason == run.ReasonSteered: // what it said isn't an answer
 	case want.Turn != nil && st.Tool == turn.Tool:
 		l.Answered(a.answer(ctx, id, st))
 	case want.Call != nil && st.Tool != turn.Tool:

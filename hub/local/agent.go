@@ -2,14 +2,17 @@ package local
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 
+	"palyra/agentloop/turn"
 	"palyra/authz/access"
 	"palyra/hub"
 	"palyra/hub/agent"
 	"palyra/hub/run"
 	"palyra/hub/store"
+	"palyra/internal/fault"
 	"palyra/internal/toolproto"
 )
 
@@ -66,4 +69,26 @@ func (h *Hub) recall(ctx context.Context, c hub.Caller, prompt string) (s hub.St
 	}
 	s, err = agent.Recall(prompt)
 	return s, err == nil, err
+}
+
+// sendInput has an agent at work told what its principal says.
+func (h *Hub) sendInput(ctx context.Context, c hub.Caller, in hub.RunInput) (none hub.RunInputTaken, err error) {
+	if in.Said.Mode == "" {
+		in.Said.Mode = hub.InputSteer
+	}
+	if !slices.Contains([]string{hub.InputSteer, hub.InputInterrupt, hub.InputFollowUp}, in.Said.Mode) {
+		return none, fault.New(fault.Usage, "invalid_input", "tell agent", fmt.Errorf("%.40q is no mode of an input", in.Said.Mode))
+	}
+	if err := h.needTool(c, turn.Tool); err != nil {
+		return none, err
+	}
+	principal, err := h.principalOf(ctx, c, in.Run)
+	if err != nil {
+		return none, err
+	}
+	if principal != c.User {
+		return none, fault.New(fault.Denied, "permission_denied", "tell agent", fmt.Errorf("it works for %s", principal))
+	}
+	seq, err := h.runs.Input(ctx, in.Run, hub.AgentInput{Mode: in.Said.Mode, Text: in.Said.Text, Surface: c.Surface})
+	return hub.RunInputTaken{Seq: seq}, h.named(c, err)
 }

@@ -220,7 +220,7 @@ func TestAgentPermissions(t *testing.T) {
 // TestAgentSurvives: a run that a restart finds under way goes on: the turns that were answered
 // aren't asked again.
 func TestAgentSurvives(t *testing.T) {
-	script := withScript(t, calls("", `process_run {"argv":["/bin/sleep","100"],"limits":{"wall_ms":60000}}`), says("It was ended."))
+	script := withScript(t, calls("", `process_run {"argv":["/bin/sleep","100"],"timeout_ms":60000}`), says("It was ended."))
 	h := newHouse(t, script)
 	r, err := hub.StartRun.Do(t.Context(), h, h.owner, hub.NewRun{Session: h.session(h.owner), Agent: &hub.Agent{Prompt: "wait"}})
 	if err != nil {

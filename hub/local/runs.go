@@ -118,6 +118,7 @@ func (h *Hub) runOperations() []hub.Entry {
 		hub.GetRun.By(h.getRun),
 		hub.ListRuns.By(h.listRuns),
 		hub.CancelRun.By(h.cancelRun),
+		hub.SendInput.By(h.sendInput),
 		hub.ReadTape.By(h.readTape),
 		hub.Call.By(h.call),
 		hub.ListApprovals.By(h.listApprovals),

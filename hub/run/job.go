@@ -74,6 +74,9 @@ func (e *Engine) steps(j *job) (ending, error) {
 				return ending{state: store.RunFailed, reason: ReasonInterrupted}, nil
 			}
 			s, more, err := j.src.Next(ctx, j.results)
+			if !more || err != nil {
+				j.inbox.shut() // nothing comes between what an agent ends with and the end
+			}
 			if t, ok := j.src.(Telling); ok {
 				for _, told := range t.Tell() {
 					j.note(told.Kind, told.Data)
@@ -118,7 +121,11 @@ func (e *Engine) steps(j *job) (ending, error) {
 			continue
 		}
 		e.step("run:step")
-		res := e.call(ctx, j)
+		calling, over := j.inbox.interruptible(ctx)
+		res := e.call(calling, j)
+		if over() && !well(&res.StepResult) {
+			res.Reason, res.Error, res.Hint = ReasonSteered, "the caller said something else meanwhile", ""
+		}
 		e.step("run:called")
 		j.stage(e.endStep(j, res))
 		kept := res.StepResult // without what is large and in the store: a run can wait for long
@@ -203,6 +210,7 @@ func (e *Engine) begin(j *job) op {
 // finish writes down how a run ended, with whatever else is staged. Who waits
 // for the run hears of it from forget, when its place is given back.
 func (e *Engine) finish(j *job, end ending) {
+	j.inbox.shut()
 	if !j.began.IsZero() {
 		j.use.Wall = time.Since(j.began)
 	}

@@ -327,6 +327,9 @@ func (e *Engine) resumed(ctx context.Context, r *store.Run, p *plan, found resul
 			s.Input, s.Stdout, s.Stderr = nil, hub.Output{}, hub.Output{}
 			j.results = append(j.results, s)
 		}
+		if err := j.inbox.refill(tx, r.ID, j.results); err != nil {
+			return err
+		}
 		return tx.UpdateRun(r)
 	})
 	if err != nil {
@@ -344,6 +347,10 @@ func settleRunning(tx *store.Tx, r *store.Run, found result) error {
 	if err != nil || s == nil {
 		return err
 	}
+	rec, err := recordOf(s)
+	if err != nil {
+		return err
+	}
 	known, err := knows(tx, found.CallID)
 	if err != nil {
 		return err
@@ -352,6 +359,7 @@ func settleRunning(tx *store.Tx, r *store.Run, found result) error {
 		found = result{}
 		found.fail(fault.New(fault.Canceled, ReasonInterrupted, "call", errors.New("the daemon stopped before it was decided; nothing ran")))
 	}
+	found.Inputs = rec.Inputs
 	return closeStep(tx, r, *s, found)
 }
 

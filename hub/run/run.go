@@ -275,6 +275,7 @@ const (
 	ReasonInterrupted = "interrupted"  // the daemon stopped or died while it was under way
 	ReasonStopped     = "stopped"      // the emergency stop was in force when it should have begun
 	ReasonCallerGone  = "caller_gone"  // nobody waits for it any more
+	ReasonSteered     = "steered"      // of a step: the agent's caller interrupted it
 	ReasonStepFailed  = "step_failed"  // a step did not end well, and the run went on
 	ReasonCalls       = "budget_calls" // the budget is used up
 	ReasonWall        = "budget_wall"

@@ -30,6 +30,7 @@ type Agent struct {
 	Caller      hub.Caller
 	Reserve     bool  // may use what budgets keep for the installation's owner
 	Calls       int64 // that its budget lets it make
+	Inbox       *Inbox
 	hub.Agent
 }
 
@@ -52,7 +53,7 @@ func (e *Engine) source(j *job) Source {
 	if p.Agent == nil {
 		return &List{Steps: p.Steps, KeepGoing: p.KeepGoing}
 	}
-	return e.cfg.Agents.Source(Agent{ID: j.id, Session: j.session, Caller: j.caller(), Reserve: j.plan.Reserve, Calls: j.budget.Calls, Agent: *p.Agent})
+	return e.cfg.Agents.Source(Agent{ID: j.id, Session: j.session, Caller: j.caller(), Reserve: j.plan.Reserve, Calls: j.budget.Calls, Inbox: &j.inbox, Agent: *p.Agent})
 }
 
 // List is the Source of a run whose steps were given when it was started.

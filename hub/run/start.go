@@ -23,6 +23,7 @@ type job struct {
 	beside            func(context.Context) context.Context // nil: nothing comes beside its calls
 	unasked           bool                                  // no person is asked about its calls
 	src               Source
+	inbox             Inbox // of an agent
 
 	ctx    context.Context // done when the run is to end; the cause is a *Stop
 	cancel context.CancelCauseFunc
@@ -53,6 +54,7 @@ type job struct {
 	began   time.Time // zero: it has not
 	results []hub.StepResult
 	current *store.Step // begun and not ended
+	told    []uint64    // inputs that the agent was told before it
 	from    uint64      // an index that the journal had not passed when it began
 	ops     []op        // what the next commit is to do
 

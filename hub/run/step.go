@@ -48,6 +48,8 @@ func (e *Engine) beginStep(j *job, s hub.Step) op {
 	from := e.seen
 	e.mu.Unlock()
 	j.from = from
+	j.told = j.inbox.begins()
+	told := j.told
 	row := store.Step{Run: j.id, Index: len(j.results), Tool: s.Tool, Input: s.Input, Started: time.Now().UTC()}
 	err := moveStep(&row, store.StepRunning)
 	j.current = &row
@@ -56,7 +58,7 @@ func (e *Engine) beginStep(j *job, s hub.Step) op {
 		if err != nil {
 			return err
 		}
-		b, err := json.Marshal(record{From: from})
+		b, err := json.Marshal(record{StepResult: hub.StepResult{Inputs: told}, From: from})
 		if err != nil {
 			return fault.New(fault.Internal, "internal", "begin step", err)
 		}
@@ -65,14 +67,14 @@ func (e *Engine) beginStep(j *job, s hub.Step) op {
 		if err := tx.CreateStep(&row); err != nil {
 			return err
 		}
-		return event(tx, j.id, hub.EventStepStarted, hub.StepStarted{Step: row.Index, Tool: row.Tool})
+		return event(tx, j.id, hub.EventStepStarted, hub.StepStarted{Step: row.Index, Tool: row.Tool, Inputs: told})
 	}
 }
 
 // endStep puts down what became of the step that is running.
 func (e *Engine) endStep(j *job, res result) op {
 	row := *j.current
-	j.current = nil
+	j.current, res.Inputs = nil, j.told
 	e.mu.Lock()
 	e.seen = max(e.seen, res.seen)
 	e.mu.Unlock()

@@ -33,8 +33,8 @@ type Retired struct {
 	Artifacts     int64     `json:"artifacts"`
 	ArtifactBytes int64     `json:"artifact_bytes"`
 	Memories      int64     `json:"memories,omitzero"` // that have expired
-	First         time.Time `json:"first,omitzero"` // when the first of these runs ended,
-	Last          time.Time `json:"last,omitzero"`  // and when the last did
+	First         time.Time `json:"first,omitzero"`    // when the first of these runs ended,
+	Last          time.Time `json:"last,omitzero"`     // and when the last did
 }
 
 // Any reports whether anything was removed that somebody could look for.

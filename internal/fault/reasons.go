@@ -370,6 +370,8 @@ var vocabularies = [...]Vocabulary{
 		{Code: "caller_gone"},
 		{Code: "session_ended"},
 		{Code: "step_failed", Kinds: []Kind{Usage}},
+		{Code: "steered",
+			Says: "Of a step: the agent's caller interrupted it with other words."},
 		{Code: "max_turns",
 			Says: "The model was asked as often as it may be."},
 		{Code: "provider_error",

@@ -18,7 +18,7 @@ var tabled = map[string]bool{"sessions ls": true, "sessions show": true, "runs l
 
 // takes says what the operands of commands are; see command.Command.
 var takes = map[string][]string{
-	"call": {"@tool"}, "sessions show": {"@session"}, "sessions end": {"@session"}, "runs show": {"@run"}, "runs cancel": {"@run"}, "runs tape": {"@run"}, "runs output": {"@run"}, "agent attach": {"@run"},
+	"call": {"@tool"}, "sessions show": {"@session"}, "sessions end": {"@session"}, "runs show": {"@run"}, "runs cancel": {"@run"}, "runs tape": {"@run"}, "runs output": {"@run"}, "agent attach": {"@run"}, "agent tell": {"@run"},
 	"tools show": {"@tool"}, "approvals show": {"@approval"}, "approvals approve": {"@approval"}, "approvals deny": {"@approval"}, "approvals revoke": {"@grant"},
 	"artifact get": {"@run"}, "token revoke": {"@token"}, "token rotate": {"@token"}, "passkeys revoke": {"@passkey"}, "members set": {"@member", roles}, "members rm": {"@member"},
 	"config explain": {"@key"}, "devices show": {"@device"}, "devices revoke": {"@device"}, "devices rm": {"@device"}, "devices approve": {"@pairing"}, "devices deny": {"@pairing"},
@@ -172,6 +172,13 @@ ends with the input.`,
 		{Name: "agent attach", Operands: "RUN", Min: 1, Max: 1, Short: "follow the run of an agent to its end",
 			Exits:    []command.Exit{{Code: "0", Meaning: "the model answered"}, {Code: "1", Meaning: "the run ended without an answer"}},
 			Examples: []command.Example{{Line: "palyra agent attach run_...", Does: "what was said before comes first"}}},
+		{Name: "agent tell", Operands: "RUN TEXT", Min: 2, Max: 2, Short: "say something to an agent at work",
+			Long: `
+It's told before the model's next turn. Calls that the model wants and that
+haven't been made yet aren't made then. - reads TEXT from standard input.`,
+			Flags: []command.Flag{{Name: "now", Help: "end the call that is under way, too"}, {Name: "after", Help: "wait until the model has answered; the run goes on with it"}},
+			Examples: []command.Example{{Line: `palyra agent tell run_... "leave the tests"`, Does: "steers it"},
+				{Line: `palyra agent tell --after run_... "then commit"`, Does: "is the next task of the same run"}}},
 		{Name: "sessions ls", Short: "list sessions", Flags: append(paging[:2:2], command.Flag{Name: "state", Arg: "STATE", Help: "open or ended"}),
 			Examples: []command.Example{{Line: "palyra sessions ls --state open", Does: "newest first"}}},
 		{Name: "sessions new", Operands: "[TITLE]", Max: 1, Short: "open a session and print its id",

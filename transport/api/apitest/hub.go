@@ -71,7 +71,7 @@ func NewHub() *Hub {
 		tokens:  map[string]*hub.Token{}, bodies: map[string][]byte{}, revoked: map[string]bool{}}
 	h.Table = hub.NewTable(
 		hub.CreateSession.By(h.createSession), hub.GetSession.By(h.getSession), hub.ListSessions.By(h.listSessions), hub.EndSession.By(h.endSession),
-		hub.StartRun.By(h.startRun), hub.GetRun.By(h.getRun), hub.ListRuns.By(h.listRuns), hub.CancelRun.By(h.cancelRun),
+		hub.StartRun.By(h.startRun), hub.GetRun.By(h.getRun), hub.ListRuns.By(h.listRuns), hub.CancelRun.By(h.cancelRun), hub.SendInput.By(h.sendInput),
 		hub.ReadTape.By(h.readTape), hub.ReadOutput.By(h.readOutput), hub.Call.By(h.call),
 		hub.ListServers.By(h.listServers), hub.AddServer.By(h.addServer), hub.GetServer.By(h.getServer), hub.InspectServer.By(h.inspectServer),
 		hub.AcceptServer.By(h.acceptServer), hub.RemoveServer.By(h.removeServer), hub.ListServerTools.By(h.listServerTools),
@@ -337,6 +337,16 @@ func (h *Hub) cancelRun(_ context.Context, _ hub.Caller, id string) (hub.Run, er
 	h.calls++
 	h.finishLocked(r, hub.RunCancelled)
 	return r.view(), nil
+}
+
+func (h *Hub) sendInput(_ context.Context, _ hub.Caller, in hub.RunInput) (hub.RunInputTaken, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.runs[in.Run] == nil {
+		return hub.RunInputTaken{}, fault.New(fault.NotFound, "not_found", "tell agent", nil)
+	}
+	h.calls++
+	return hub.RunInputTaken{Seq: 1}, nil
 }
 
 func (h *Hub) call(ctx context.Context, c hub.Caller, n hub.NewCall) (hub.Run, error) {
