@@ -84,6 +84,7 @@ type Step struct {
 	// Done says that the model has answered. Text of the Loop is the answer, and Open has the calls
 	// that the caller is to make.
 	Done bool
+	Cut  Cut // what a Turn doesn't tell
 	// Model is the index of the model that a Turn is for.
 	Model int
 	// Again is how many attempts of a Turn have failed, and Wait the pause in milliseconds that the
@@ -179,12 +180,12 @@ func (l *Loop) Next() (Step, error) {
 		l.say(l.results...)
 		l.results = nil
 	}
-	messages, ok := fit(l.messages, l.prompt, l.room())
+	messages, cut, ok := fit(l.messages, l.prompt, l.room())
 	if !ok {
 		return l.end(ReasonContext, "the prompt and the last results don't fit into the model's window of %d tokens", l.cfg.Models[l.model].Window)
 	}
 	r := &turn.Request{System: l.cfg.System, Messages: messages, Tools: l.cfg.Offers, MaxTokens: l.cfg.Models[l.model].MaxTokens, CacheKey: l.cfg.CacheKey}
-	return Step{Turn: r, Model: l.model, Again: l.attempts, Wait: l.wait}, nil
+	return Step{Turn: r, Cut: cut, Model: l.model, Again: l.attempts, Wait: l.wait}, nil
 }
 
 // wrong says why a call can't be made, "" if it can.

@@ -295,6 +295,7 @@ func TestFit(t *testing.T) {
 		if int64(len(b)) > l.room()+8192 || !strings.Contains(string(b), "the task") {
 			t.Errorf("turn %d: %d bytes, room for %d", i, len(b), l.room())
 		}
+		checkCut(t, l, s)
 		l.Answered(calls(fmt.Sprint("a", i)), nil)
 	}
 	if _, err := New(Config{Prompt: strings.Repeat("x", 100_000), Models: []Model{{Window: 10_000}}}).Next(); err == nil || err.(*End).Reason != ReasonContext {
@@ -454,4 +455,31 @@ func TestHear(t *testing.T) {
 		t.Fatalf("%+v, %v, %q", s, err, l.Text())
 	}
 	checkHistory(t, l.Messages())
+}
+
+// checkCut holds what a question says is left out to what it has.
+func checkCut(t *testing.T, l *Loop, s Step) {
+	t.Helper()
+	c, got := s.Cut, s.Turn.Messages
+	if c == (Cut{}) {
+		if len(got) != len(l.messages) {
+			t.Errorf("%d of %d messages, and nothing is said to be left out", len(got), len(l.messages))
+		}
+		return
+	}
+	left := c.To - c.From
+	if c.From <= l.prompt && l.prompt < c.To { // it stays
+		left--
+	}
+	short := 0
+	for i := range got {
+		for _, p := range got[i].Parts {
+			if p.Result != nil && strings.HasSuffix(p.Result.Text, "the window is full]") {
+				short++
+			}
+		}
+	}
+	if c.Messages != len(l.messages) || len(got) != c.Messages-left || short != c.Shortened || size(got) >= c.Bytes {
+		t.Errorf("%+v of %d messages, the prompt at %d: %d are there, %d of them shortened", c, len(l.messages), l.prompt, len(got), short)
+	}
 }

@@ -395,6 +395,7 @@ const (
 	EventAgentStarted       = "agent.started"        // AgentStarted
 	EventAgentSignal        = "agent.signal"         // AgentSignal
 	EventAgentRecalled      = "agent.recalled"       // AgentRecalled
+	EventAgentShortened     = "agent.shortened"      // AgentShortened; the turn comes next
 	EventAgentInput         = "agent.input"          // AgentInput
 	EventAgentEnded         = "agent.ended"          // AgentEnded; the run's end comes next
 )
@@ -480,6 +481,19 @@ type Signal struct {
 // its prompt. The run's first step found them.
 type AgentRecalled struct {
 	Items []string `json:"items"` // ids
+}
+
+// AgentShortened is the data of EventAgentShortened: what the next turn doesn't tell the model, since
+// its window is full. Messages are counted from 0, those of the session's earlier runs first.
+type AgentShortened struct {
+	Question canon.Digest `json:"question"` // as it's asked; its receipt has this digest, too
+	Bytes    int64        `json:"bytes"`    // of the question
+	Messages int          `json:"messages"` // that there are
+	Was      int64        `json:"was"`      // bytes of these, about
+	From     int          `json:"from"`     // messages from here
+	To       int          `json:"to"`       // to before here are left out, but the prompt
+	// Shortened is how many of the others have shorter results of tools than there were.
+	Shortened int `json:"shortened"`
 }
 
 // The modes of what a caller says to an agent at work.

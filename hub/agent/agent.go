@@ -232,6 +232,9 @@ func (s *source) Next(ctx context.Context, results []hub.StepResult) (hub.Step, 
 		return hub.Step{}, false, err
 	}
 	s.release = release
+	if c := next.Cut; c != (agentloop.Cut{}) {
+		s.tell(hub.EventAgentShortened, hub.AgentShortened{Question: digest, Bytes: int64(len(text)), Messages: c.Messages, Was: c.Bytes, From: c.From, To: c.To, Shortened: c.Shortened})
+	}
 	input, err := model.Input(s.a.models(&s.run.Agent)[next.Model], digest)
 	return hub.Step{Tool: turn.Tool, Input: input}, true, err
 }
@@ -456,7 +459,10 @@ func (a *Agents) play(ctx context.Context, l *agentloop.Loop, o offered, looks *
 			if a.cfg.May(who.Caller, toolproto.ArtifactRead) != nil {
 				return ""
 			}
-			return a.tail(ctx, o, first)
+			if st.Tool == toolproto.ArtifactRead {
+				return a.tail(ctx, o, first, maxRead)
+			}
+			return a.tail(ctx, o, first, hub.MaxTail)
 		})
 		l.Called(looks.told(told, st.Index), told.Bad || st.Exit != 0)
 	default:
@@ -504,8 +510,13 @@ func (a *Agents) whole(ctx context.Context, o hub.Output) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, turn.MaxAnswer+1))
 }
 
+// maxRead is what a model is told of a part of an artifact, in bytes beyond the first: all of what
+// it gets where it names no limit. It asks for the part that it needs, and a gap in it would be one
+// more artifact.
+const maxRead = 96 << 10
+
 // tail returns the end of a stream beyond the first bytes, "" where it can't be had.
-func (a *Agents) tail(ctx context.Context, o hub.Output, first int64) string {
+func (a *Agents) tail(ctx context.Context, o hub.Output, first, most int64) string {
 	if o.Artifact.IsZero() {
 		return ""
 	}
@@ -514,10 +525,10 @@ func (a *Agents) tail(ctx context.Context, o hub.Output, first int64) string {
 		return ""
 	}
 	defer f.Close()
-	if _, err := f.Seek(max(first, info.Size-hub.MaxTail), io.SeekStart); err != nil {
+	if _, err := f.Seek(max(first, info.Size-most), io.SeekStart); err != nil {
 		return ""
 	}
-	b, err := io.ReadAll(io.LimitReader(f, hub.MaxTail))
+	b, err := io.ReadAll(io.LimitReader(f, most))
 	if err != nil {
 		return ""
 	}

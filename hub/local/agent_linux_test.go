@@ -23,6 +23,12 @@ import (
 // withScript declares a scripted model, which answers with these turns.
 func withScript(t *testing.T, turns ...turn.ScriptTurn) func(*Config, *kernel.Config) {
 	t.Helper()
+	return withWindow(t, 32_000, turns...)
+}
+
+// withWindow is withScript for a model with a window of so many tokens.
+func withWindow(t *testing.T, window int64, turns ...turn.ScriptTurn) func(*Config, *kernel.Config) {
+	t.Helper()
 	b, err := canon.Marshal(turn.Script{Turns: turns})
 	if err != nil {
 		t.Fatal(err)
@@ -34,7 +40,7 @@ func withScript(t *testing.T, turns ...turn.ScriptTurn) func(*Config, *kernel.Co
 	return func(lc *Config, kc *kernel.Config) {
 		lc.Workspaces = map[string]string{"src": "/work"}
 		lc.Models, err = model.New(model.Config{Tools: kc.Tools, Fetch: filepath.Join(bin(t), "palyra-fetch"),
-			Models: map[string]config.Model{"tests": {Provider: turn.Scripted, Script: path, Context: 32000}}})
+			Models: map[string]config.Model{"tests": {Provider: turn.Scripted, Script: path, Context: window}}})
 		if err != nil {
 			t.Fatal(err)
 		}
