@@ -44,6 +44,8 @@ const (
 	ReasonContext    = "context_budget_exhausted"
 	ReasonIncomplete = "incomplete_final_answer"
 	ReasonFailures   = "repeated_tool_failure"
+	ReasonTokens     = "budget_tokens"
+	ReasonCost       = "budget_cost"
 )
 
 // End is the error of a loop that ends without a final answer.
@@ -69,12 +71,23 @@ type Config struct {
 	MaxTurns int     // default, and at most, MaxTurns
 	Models   []Model // each is asked when the one before it has failed; none: one of unknown bounds
 	CacheKey string
+	// Tokens and Cost are what the turns may take: with as much, no further one is made. The cost is
+	// in tokens times prices. 0: no bound.
+	Tokens, Cost int64
+}
+
+// Price is what each token of a model costs.
+type Price struct{ Input, Cached, Output int64 }
+
+func (p Price) of(u turn.Usage) int64 {
+	return (u.Input-u.Cached)*p.Input + u.Cached*p.Cached + u.Output*p.Output
 }
 
 // Model is what a loop knows of a model.
 type Model struct {
 	MaxTokens int64 // of an answer; 0: the provider's
 	Window    int64 // in tokens; 0: 128,000
+	Price     Price
 }
 
 // Step is what comes next: exactly one member is set.
@@ -115,6 +128,7 @@ type Loop struct {
 	lengthened      bool // an answer that was cut off was asked to go on
 	nudged          bool // an empty answer was asked for once more
 	usage           turn.Usage
+	cost            int64
 }
 
 // New returns a Loop that hasn't begun.
@@ -175,6 +189,10 @@ func (l *Loop) Next() (Step, error) {
 		return Step{Done: true}, nil
 	case l.turns >= l.cfg.MaxTurns:
 		return l.end(ReasonTurns, "the model has been asked %d times, and as many are allowed", l.turns)
+	case l.cfg.Tokens > 0 && l.usage.Input+l.usage.Output >= l.cfg.Tokens:
+		return l.end(ReasonTokens, "the model has taken %d tokens, and a run may take %d", l.usage.Input+l.usage.Output, l.cfg.Tokens)
+	case l.cfg.Cost > 0 && l.cost >= l.cfg.Cost:
+		return l.end(ReasonCost, "the model's turns have cost what a run's may")
 	}
 	if len(l.results) > 0 {
 		l.say(l.results...)
@@ -215,6 +233,7 @@ func (l *Loop) Answered(a turn.Answer, err error) {
 	l.usage.Cached += a.Usage.Cached
 	l.usage.Output += a.Usage.Output
 	l.usage.Reasoning += a.Usage.Reasoning
+	l.cost += l.cfg.Models[l.model].Price.of(a.Usage)
 	if len(a.Message.Parts) > 0 {
 		l.messages = append(l.messages, a.Message)
 	}
@@ -303,6 +322,9 @@ func (l *Loop) Text() string { return l.text }
 
 // Usage is what the turns took.
 func (l *Loop) Usage() turn.Usage { return l.usage }
+
+// Cost is what the turns have cost, in tokens times prices.
+func (l *Loop) Cost() int64 { return l.cost }
 
 // Open is the calls that the caller is to make, once Next says Done.
 func (l *Loop) Open() []*turn.Call { return l.open }

@@ -483,3 +483,39 @@ func checkCut(t *testing.T, l *Loop, s Step) {
 		t.Errorf("%+v of %d messages, the prompt at %d: %d are there, %d of them shortened", c, len(l.messages), l.prompt, len(got), short)
 	}
 }
+
+// TestBudgets: with as many tokens as a run may take, or as much cost, no further turn is made; the
+// answer that exceeds it is still had.
+func TestBudgets(t *testing.T) {
+	expensive := calls("a")
+	expensive.Usage = turn.Usage{Input: 100, Cached: 40, Output: 10}
+	models := []Model{{Price: Price{1, 0, 0}}, {Price: Price{Input: 3, Cached: 1, Output: 5}}}
+	for name, test := range map[string]struct {
+		cfg    Config
+		made   string
+		reason string
+		cost   int64
+	}{
+		"tokens":         {Config{Tokens: 111}, "turn a turn a", ReasonTokens, 2 * 60},
+		"of one turn":    {Config{Tokens: 110}, "turn a", ReasonTokens, 60},
+		"cost":           {Config{Cost: 121}, "turn a turn a turn a", ReasonCost, 180},
+		"none":           {Config{}, "turn a turn a turn a turn done", "", 180 + 10},
+		"a last answer":  {Config{Tokens: 331}, "turn a turn a turn a turn done", "", 180 + 10},
+		"exactly enough": {Config{Cost: 180}, "turn a turn a turn a", ReasonCost, 180},
+	} {
+		test.cfg.Prompt, test.cfg.Models = "?", models
+		l := New(test.cfg)
+		made, err := play(t, l, expensive, expensive, expensive, says("done"))
+		reason := ""
+		if end, ok := errors.AsType[*End](err); ok {
+			reason = end.Reason
+		}
+		if got := strings.Join(made, " "); got != test.made || reason != test.reason || l.Cost() != test.cost {
+			t.Errorf("%s: %q, %v, cost %d", name, got, err, l.Cost())
+		}
+	}
+	l := New(Config{Prompt: "?", Models: models})
+	if _, err := play(t, l, failed(turn.AuthInvalid), expensive, says("done")); err != nil || l.Cost() != 3*60+40+5*10+3*10+5 {
+		t.Errorf("of the next model: %d, %v", l.Cost(), err)
+	}
+}

@@ -483,8 +483,8 @@ type AgentRecalled struct {
 	Items []string `json:"items"` // ids
 }
 
-// AgentShortened is the data of EventAgentShortened: what the next turn doesn't tell the model, since
-// its window is full. Messages are counted from 0, those of the session's earlier runs first.
+// AgentShortened is the data of EventAgentShortened: what the next turn doesn't tell the model,
+// since its window is full. Messages are counted from 0, those of the session's earlier runs first.
 type AgentShortened struct {
 	Question canon.Digest `json:"question"` // as it's asked; its receipt has this digest, too
 	Bytes    int64        `json:"bytes"`    // of the question
@@ -548,6 +548,7 @@ type AgentUsage struct {
 	Cached    int64 `json:"cached,omitempty"` // of Input
 	Output    int64 `json:"output"`
 	Reasoning int64 `json:"reasoning,omitempty"` // of Output
+	Cost      int64 `json:"cost,omitempty"`      // in millionths of the unit of the models' prices
 }
 
 // ApprovalResolved is the data of EventApprovalResolved.

@@ -82,7 +82,7 @@ func Play(r *turn.Request, emit func(turn.Event) error) error {
 			return err
 		}
 	}
-	return s.end(of.End, nil)
+	return s.end(of.End, of.Usage)
 }
 
 // fill puts the last result into the strings of v.

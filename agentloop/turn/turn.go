@@ -394,6 +394,7 @@ type ScriptTurn struct {
 	Calls []ScriptCall `json:"calls,omitempty"`
 	Error *Error       `json:"error,omitempty"` // instead of an answer
 	End   string       `json:"end,omitempty"`   // "": calls if it has some, else stop
+	Usage *Usage       `json:"usage,omitempty"` // what it says that it took
 }
 
 // ScriptCall is a call of a script. "{{last}}" in a string of the input is the text of the last

@@ -77,6 +77,7 @@ func (a *app) agentChat(ctx context.Context, inv *command.Invocation) (*result, 
 			return nil, err
 		}
 		a.unanswered(r)
+		a.took(r)
 	}
 	if err := lines.Err(); err != nil {
 		return nil, fault.New(fault.Usage, "too_large", "read prompt", fmt.Errorf("a line of more than %d bytes: %w", hub.MaxPrompt, err))
@@ -209,11 +210,25 @@ func (a *app) answered(inv *command.Invocation, r *hub.Run) *result {
 	res := text(front.Document{"run": r}, "")
 	if !inv.Has("json") {
 		a.unanswered(r)
+		a.took(r)
 	}
 	if r.State != hub.RunDone {
 		res.Exit = exitUnanswered
 	}
 	return res
+}
+
+// took says what a run's turns took, as the provider counts it.
+func (a *app) took(r *hub.Run) {
+	if r.Answer == nil || r.Answer.Usage == (hub.AgentUsage{}) {
+		return
+	}
+	u := r.Answer.Usage
+	cost := ""
+	if u.Cost > 0 {
+		cost = fmt.Sprintf(", cost %.4g", float64(u.Cost)/1e6)
+	}
+	fmt.Fprintf(a.stderr, "palyra: %d turns, %d tokens asked (%d of them from the cache), %d answered%s\n", r.Answer.Turns, u.Input, u.Cached, u.Output, cost)
 }
 
 // unanswered says why a run has no answer.

@@ -56,6 +56,8 @@ type Config struct {
 	Workspaces []string
 	// Scan says how what a model is told is looked at first.
 	Scan Scan
+	// Tokens and Cost are what a run's turns may take; see agentloop.Config. Default: no bound.
+	Tokens, Cost int64
 	// Pause waits before a model is asked again. Default: for d, or until ctx is done.
 	Pause func(ctx context.Context, d time.Duration)
 }
@@ -295,7 +297,7 @@ func (s *source) tell(kind string, data any) {
 
 func (s *source) ended(text, why string) hub.AgentEnded {
 	u := s.loop.Usage()
-	return hub.AgentEnded{Text: text, Error: why, Turns: s.turns, Usage: hub.AgentUsage{Input: u.Input, Cached: u.Cached, Output: u.Output, Reasoning: u.Reasoning}}
+	return hub.AgentEnded{Text: text, Error: why, Turns: s.turns, Usage: hub.AgentUsage{Input: u.Input, Cached: u.Cached, Output: u.Output, Reasoning: u.Reasoning, Cost: s.loop.Cost()}}
 }
 
 // begin makes the loop of a run in which so many steps were made.
@@ -307,7 +309,8 @@ func (s *source) begin(ctx context.Context, made int) error {
 		if err != nil {
 			return err
 		}
-		m := agentloop.Model{MaxTokens: one.MaxTokens, Window: one.Context}
+		m := agentloop.Model{MaxTokens: one.MaxTokens, Window: one.Context,
+			Price: agentloop.Price{Input: one.Input, Cached: one.Cached, Output: one.Output}}
 		if most := s.run.MaxTokens; most > 0 && (m.MaxTokens <= 0 || most < m.MaxTokens) {
 			m.MaxTokens = most
 		}
@@ -332,6 +335,7 @@ func (s *source) begin(ctx context.Context, made int) error {
 		System: system(s.a.cfg.Workspaces, instructions), History: history, Prompt: prompt, Offers: s.catalog.Offers,
 		Call: s.offered.wrong, Foreign: s.offered.foreign,
 		MaxTurns: int(min(int64(turns(s.run.Turns)), s.run.Calls+8)), Models: models, CacheKey: s.run.Session,
+		Tokens: s.a.cfg.Tokens, Cost: s.a.cfg.Cost,
 	})
 	found := s.scan.taken()
 	if made == 0 || made == 1 && recall {

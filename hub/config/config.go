@@ -169,6 +169,9 @@ type Model struct {
 	MaxTokens int64  `key:"max_tokens" unit:"tokens" default:"0" min:"0" max:"10000000" doc:"The longest answer. 0: as long as is asked for, or as the provider has it."`
 	Context   int64  `key:"context" unit:"tokens" default:"128000" min:"1000" max:"100000000" doc:"The window: what question and answer have room for."`
 	Fallback  string `key:"fallback" unit:"name" doc:"Of [models.NAME]: the one that is asked where this one fails and the run names none. Its provider reads the same. Empty: none."`
+	Input     int64  `key:"price_input" unit:"number" default:"0" min:"0" max:"1000000000" doc:"What 1,000,000 tokens of questions cost, in a unit of your choice that's small enough for whole numbers, such as cents. [agent] cost bounds it."`
+	Cached    int64  `key:"price_cached" unit:"number" default:"0" min:"0" max:"1000000000" doc:"Likewise those of questions that the provider has in its cache."`
+	Output    int64  `key:"price_output" unit:"number" default:"0" min:"0" max:"1000000000" doc:"Likewise those of answers."`
 	Script    string `key:"script" unit:"path" doc:"For scripted: a JSON file with its answers, read at the start. Empty: a built-in one."`
 }
 
@@ -176,6 +179,8 @@ type Model struct {
 type Agent struct {
 	Model  string `key:"model" unit:"name" doc:"Of [models.NAME]: the one that is asked where a run names none. Empty: the only one, if there is one."`
 	Redact bool   `key:"redact" default:"true" doc:"Tell models a name in place of each secret that is found in prompts and output (docs/formats/signals.md)." cost:"With false a provider is sent the passwords and keys that its model comes across."`
+	Tokens int64  `key:"tokens" unit:"tokens" default:"0" min:"0" max:"1000000000000" doc:"Of a run's questions and answers, as providers count them. With as many, no further turn is made: budget_tokens. 0: no bound."`
+	Cost   int64  `key:"cost" unit:"number" default:"0" min:"0" max:"1000000000" doc:"Of a run, in the unit of [models.NAME] price_input. With as much, no further turn is made: budget_cost. 0: no bound."`
 }
 
 // Limits bound what clients can ask for.

@@ -16,6 +16,9 @@ import (
 	"palyra/internal/toolproto"
 )
 
+// Agent bounds a run's turns of models.
+type Agent struct{ Tokens, Cost int64 }
+
 // agents returns what has models choose the steps of runs, nil where no model is declared.
 func (h *Hub) agents() run.Agents {
 	if h.cfg.Models == nil || len(h.cfg.Models.Names()) == 0 {
@@ -23,6 +26,7 @@ func (h *Hub) agents() run.Agents {
 	}
 	return agent.New(agent.Config{
 		Store: h.st, Models: h.cfg.Models, Scan: h.cfg.Scan, Workspaces: slices.Sorted(maps.Keys(h.cfg.Workspaces)),
+		Tokens: h.cfg.Agent.Tokens, Cost: h.cfg.Agent.Cost * 1_000_000,
 		Tools: func(ctx context.Context, c hub.Caller) ([]hub.Tool, []hub.ToolLeftOut, error) {
 			c, err := h.scoped(c)
 			if err != nil {

@@ -165,6 +165,33 @@ func TestAgentEnds(t *testing.T) {
 	}
 }
 
+// TestAgentBudget: a run ends by name when its turns have taken what they may, and says what that
+// was.
+func TestAgentBudget(t *testing.T) {
+	step := calls("", `palyra_echo {"text":"x"}`)
+	step.Usage = &turn.Usage{Input: 1000, Output: 100}
+	for reason, bounds := range map[string]Agent{agentloop.ReasonTokens: {Tokens: 1200}, agentloop.ReasonCost: {Cost: 1}} {
+		script := withScript(t, step, step, says("never"))
+		h := newHouse(t, func(lc *Config, kc *kernel.Config) {
+			script(lc, kc)
+			one, err := lc.Models.Model("tests")
+			if err != nil {
+				t.Fatal(err)
+			}
+			one.Input, one.Output = 400, 1000 // half a unit a turn
+			if lc.Models, err = model.New(model.Config{Tools: kc.Tools, Fetch: filepath.Join(bin(t), "palyra-fetch"), Models: map[string]config.Model{"tests": one}}); err != nil {
+				t.Fatal(err)
+			}
+			kc.Tools, lc.Agent = lc.Models, bounds
+		})
+		op := h.member(2001, access.Operator)
+		r := h.agent(op, h.session(op), "go on")
+		if r.State != hub.RunFailed || r.Reason != reason || len(r.Steps) != 4 || r.Answer == nil || r.Answer.Usage != (hub.AgentUsage{Input: 2000, Output: 200, Cost: 1_000_000}) {
+			t.Errorf("%s %s, %d steps, %+v", r.State, r.Reason, len(r.Steps), r.Answer)
+		}
+	}
+}
+
 // TestAgentFallback: where the default model fails, the next is asked, with what was said so far; a
 // model that was named is asked alone.
 func TestAgentFallback(t *testing.T) {

@@ -70,6 +70,9 @@ type Config struct {
 	Models *model.Models
 	// Scan says how what an agent's model is told is looked at first.
 	Scan agent.Scan
+	// Agent bounds the turns of an agent's run: tokens, and cost in the unit of the models' prices.
+	// Default: no bound.
+	Agent Agent
 
 	Bounds session.Bounds // on runs
 	Budget store.Budget   // of runs; see run.Config
