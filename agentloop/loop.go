@@ -35,6 +35,8 @@ const (
 	MaxTurns    = 128 // of a run
 	maxFailures = 3   // of the same call, before the run ends
 	maxAttempts = 3   // of a turn
+
+	DefaultWindow = 128_000 // of a model, in tokens
 )
 
 // The reasons for which a loop ends without a final answer.
@@ -142,7 +144,7 @@ func New(cfg Config) *Loop {
 	}
 	for i := range cfg.Models {
 		if cfg.Models[i].Window <= 0 {
-			cfg.Models[i].Window = 128_000
+			cfg.Models[i].Window = DefaultWindow
 		}
 	}
 	for len(cfg.History) > 0 && !opens(cfg.History[0]) { // of a run whose beginning isn't told

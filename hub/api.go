@@ -126,12 +126,15 @@ type Agent struct {
 	Results   []AgentResult   `json:"results,omitempty"`   // at most MaxPrompt bytes
 	// After is the earlier run of the session that it follows; "": the last one that has ended.
 	After string `json:"after,omitempty"`
+	// Workspace is the one whose instructions the model is told, if they were accepted; "": the only
+	// one that is declared, if there is one.
+	Workspace string `json:"workspace,omitempty"`
 }
 
 // The bounds of an Agent, in bytes.
 const (
 	MaxPrompt       = 256 << 10
-	MaxInstructions = 64 << 10
+	MaxInstructions = 64 << 10 // of a project's file, too
 )
 
 // MaxFunctions is how many functions a caller may offer.
@@ -393,6 +396,7 @@ const (
 	EventApprovalResolved   = "approval.resolved"    // ApprovalResolved
 	EventServerStarting     = "server.starting"      // ServerStarting; the step waits for an MCP server
 	EventAgentStarted       = "agent.started"        // AgentStarted
+	EventAgentInstructions  = "agent.instructions"   // AgentInstructions
 	EventAgentSignal        = "agent.signal"         // AgentSignal
 	EventAgentRecalled      = "agent.recalled"       // AgentRecalled
 	EventAgentShortened     = "agent.shortened"      // AgentShortened; the turn comes next
@@ -449,6 +453,16 @@ type AgentStarted struct {
 	LeftOut  []ToolLeftOut `json:"left_out,omitempty"`
 	// Earlier is how many messages of the session's earlier runs it's given.
 	Earlier int `json:"earlier,omitempty"`
+}
+
+// AgentInstructions is the data of EventAgentInstructions: what became of the instructions of the
+// run's workspace.
+type AgentInstructions struct {
+	Workspace string       `json:"workspace"`
+	File      string       `json:"file,omitempty"`
+	Digest    canon.Digest `json:"digest,omitzero"`
+	Accepted  bool         `json:"accepted"`
+	Why       string       `json:"why,omitempty"` // they weren't told as instructions
 }
 
 // The texts that AgentSignal is about.

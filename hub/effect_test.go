@@ -7,7 +7,7 @@ import "testing"
 func TestEffects(t *testing.T) {
 	decided := map[*Operation]Effect{
 		// Work.
-		CreateSession.Operation: Begins, StartRun.Operation: Begins, SendInput.Operation: Begins, Call.Operation: Begins, InspectServer.Operation: Begins,
+		CreateSession.Operation: Begins, StartRun.Operation: Begins, SendInput.Operation: Begins, Call.Operation: Begins, InspectServer.Operation: Begins, InspectInstructions.Operation: Begins,
 		ApplyLayer.Operation: Begins, UndoLayer.Operation: Begins, RecoverLayer.Operation: Begins,
 		// A vault's operations that make a call.
 		SetSecret.Operation: Begins, RollBackSecret.Operation: Begins, RevealSecret.Operation: Begins, ListSecrets.Operation: Begins, RemoveSecret.Operation: Begins,
@@ -23,7 +23,7 @@ func TestEffects(t *testing.T) {
 		// A browser gets what its user has at the socket anyway. Whoever looks into a stop may need it.
 		OpenConsole.Operation: Keeps,
 		// They end or take away.
-		EndSession.Operation: Keeps, CancelRun.Operation: Keeps, DiscardLayer.Operation: Keeps, RemoveServer.Operation: Keeps, RevokeGrant.Operation: Keeps,
+		EndSession.Operation: Keeps, CancelRun.Operation: Keeps, RevokeInstructions.Operation: Keeps, DiscardLayer.Operation: Keeps, RemoveServer.Operation: Keeps, RevokeGrant.Operation: Keeps,
 		RevokeToken.Operation: Keeps, RevokePasskey.Operation: Keeps, RemoveMember.Operation: Keeps, RevokeDevice.Operation: Keeps, RemoveDevice.Operation: Keeps, DenyPairing.Operation: Keeps, Stop.Operation: Keeps,
 	}
 	for _, op := range Operations() {

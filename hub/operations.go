@@ -76,6 +76,21 @@ var (
 			"resolved, or nothing. Nothing outside the workspaces is looked at.", Effect: Keeps})
 )
 
+// What workspaces tell agents.
+var (
+	ListInstructions = define[None, Page[Instructions]]("instructions.listInstructions", "GET /instructions", "session.read",
+		"List the project instructions that the caller has accepted, by workspace")
+	// InspectInstructions makes calls, which policy decides and a person may be asked about.
+	InspectInstructions = define[string, Instructions]("instructions.inspectInstructions", "POST /instructions/{workspace}/inspect", "run.start",
+		"Read the project instructions of a workspace", Operation{Doc: "Calls of fs.list_dir and fs.read_file in the caller's name, which end with the answer.", Effect: Begins})
+	// AcceptInstructions is for people: no token may, but the console's.
+	AcceptInstructions = define[InstructionsAcceptance, Instructions]("instructions.acceptInstructions", "POST /instructions/{workspace}/accept", "approval.resolve",
+		"Accept the project instructions of a workspace for the caller's agents", Operation{Doc: "At the socket, without a token, or in the console. The file is read again: another digest is " +
+			"refused, and so is hidden text without anyway."})
+	RevokeInstructions = define[string, None]("instructions.revokeInstructions", "DELETE /instructions/{workspace}", "approval.resolve",
+		"Forget which project instructions of a workspace the caller has accepted", Operation{Status: 204, Effect: Keeps})
+)
+
 // Layers of staged workspaces.
 var (
 	ListLayers = define[LayerQuery, Page[Layer]]("layers.listLayers", "GET /layers", "session.read",
@@ -272,6 +287,7 @@ func Operations() []*Operation {
 		CreateSession.Operation, ListSessions.Operation, GetSession.Operation, EndSession.Operation,
 		StartRun.Operation, ListRuns.Operation, GetRun.Operation, CancelRun.Operation, SendInput.Operation, ReadTape.Operation, ReadOutput.Operation, GetArtifact.Operation, Call.Operation, ListTools.Operation, ListModels.Operation, FindFolders.Operation,
 		ListLayers.Operation, GetLayer.Operation, GetPatch.Operation, DiscardLayer.Operation, ApplyLayer.Operation, UndoLayer.Operation, RecoverLayer.Operation,
+		ListInstructions.Operation, InspectInstructions.Operation, AcceptInstructions.Operation, RevokeInstructions.Operation,
 		ListServers.Operation, AddServer.Operation, GetServer.Operation, InspectServer.Operation, AcceptServer.Operation, RemoveServer.Operation, ListServerTools.Operation,
 		ListApprovals.Operation, GetApproval.Operation, ResolveApproval.Operation, PreviewApproval.Operation, ListGrants.Operation, RevokeGrant.Operation,
 		GetPolicy.Operation, ListPolicySets.Operation, GetPolicySet.Operation, ExplainPolicy.Operation, TestPolicy.Operation, GetDecision.Operation, ExportDecision.Operation, DiffPolicy.Operation, Reload.Operation,

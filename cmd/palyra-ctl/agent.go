@@ -143,7 +143,7 @@ func (a *app) agentTell(ctx context.Context, inv *command.Invocation) (*result, 
 }
 
 func newAgent(inv *command.Invocation) hub.NewRun {
-	return hub.NewRun{Staged: inv.Has("staged"), Agent: &hub.Agent{Model: command.Value(inv, "model", ""), Turns: int(command.Value(inv, "turns", int64(0)))},
+	return hub.NewRun{Staged: inv.Has("staged"), Agent: &hub.Agent{Model: command.Value(inv, "model", ""), Turns: int(command.Value(inv, "turns", int64(0))), Workspace: command.Value(inv, "workspace", "")},
 		Budget: hub.Budget{Calls: command.Value(inv, "max-calls", int64(0)), Wall: command.Value(inv, "max-wall", time.Duration(0))}}
 }
 

@@ -54,6 +54,9 @@ type Config struct {
 	Recall func(ctx context.Context, c hub.Caller, prompt string) (hub.Step, bool, error)
 	// Workspaces are the names of those that there are.
 	Workspaces []string
+	// Accepted returns which instructions of a workspace a user has accepted, nil if none. nil: no
+	// instructions are read.
+	Accepted func(ctx context.Context, user, workspace string) (*hub.Instructed, error)
 	// Scan says how what a model is told is looked at first.
 	Scan Scan
 	// Tokens and Cost are what a run's turns may take; see agentloop.Config. Default: no bound.
@@ -87,6 +90,9 @@ func pause(ctx context.Context, d time.Duration) {
 // Check implements run.Agents.
 func (a *Agents) Check(ctx context.Context, r run.Agent) error {
 	w := &r.Agent
+	if w.Workspace != "" && !slices.Contains(a.cfg.Workspaces, w.Workspace) {
+		return fault.New(fault.Usage, "not_found", "start run", fmt.Errorf("no workspace is called %.80q", w.Workspace))
+	}
 	if w.Model == "" && a.cfg.Models.Default() == "" {
 		names := a.cfg.Models.Names()
 		if len(names) == 0 {
@@ -138,6 +144,8 @@ type source struct {
 	catalog *model.Catalog
 	offered offered
 	scan    *scan
+	project instructions
+	leads   int // steps before the first turn, which read these
 	fed     int // results that the loop was told
 	begun   int // results that there were when the loop was made
 	turns   int
@@ -154,15 +162,13 @@ var (
 func (s *source) Next(ctx context.Context, results []hub.StepResult) (hub.Step, bool, error) {
 	_ = s.Close()
 	if s.loop == nil {
-		if len(results) == 0 && s.a.cfg.Recall != nil && s.run.Prompt != "" {
-			if step, ok, err := s.a.cfg.Recall(ctx, s.run.Caller, s.run.Prompt); ok || err != nil {
-				return step, ok, err
-			}
+		if step, more, err := s.lead(ctx, results); more || err != nil {
+			return step, more, err
 		}
-		if err := s.begin(ctx, len(results)); err != nil {
+		if err := s.begin(ctx, len(results) == s.leads); err != nil {
 			return hub.Step{}, false, err
 		}
-		s.begun = len(results)
+		s.fed, s.begun = s.leads, len(results)
 	}
 	for ; s.fed < len(results); s.fed++ {
 		st, err := run.ReadStep(ctx, s.a.cfg.Store, s.run.ID, s.fed)
@@ -300,8 +306,8 @@ func (s *source) ended(text, why string) hub.AgentEnded {
 	return hub.AgentEnded{Text: text, Error: why, Turns: s.turns, Usage: hub.AgentUsage{Input: u.Input, Cached: u.Cached, Output: u.Output, Reasoning: u.Reasoning, Cost: s.loop.Cost()}}
 }
 
-// begin makes the loop of a run in which so many steps were made.
-func (s *source) begin(ctx context.Context, made int) error {
+// begin makes the loop, the first time in its run or after a restart.
+func (s *source) begin(ctx context.Context, first bool) error {
 	names := s.a.models(&s.run.Agent)
 	var models []agentloop.Model
 	for _, name := range names {
@@ -325,12 +331,22 @@ func (s *source) begin(ctx context.Context, made int) error {
 	if err != nil {
 		return err
 	}
-	items, recall, err := s.a.recalled(ctx, s.run.ID)
+	items, _, err := s.a.recalled(ctx, s.run.ID)
+	if err != nil {
+		return err
+	}
+	window := int64(agentloop.DefaultWindow)
+	for _, m := range models {
+		if m.Window > 0 {
+			window = min(window, m.Window)
+		}
+	}
+	project, err := s.instructed(ctx, window)
 	if err != nil {
 		return err
 	}
 	prompt := s.scan.text(prompted(s.run.Prompt, items), hub.SignalPrompt, 0)
-	instructions := s.scan.text(s.run.Instructions, hub.SignalPrompt, 0)
+	instructions := strings.TrimPrefix(project+"\n"+s.scan.text(s.run.Instructions, hub.SignalPrompt, 0), "\n")
 	s.loop = agentloop.New(agentloop.Config{
 		System: system(s.a.cfg.Workspaces, instructions), History: history, Prompt: prompt, Offers: s.catalog.Offers,
 		Call: s.offered.wrong, Foreign: s.offered.foreign,
@@ -338,7 +354,7 @@ func (s *source) begin(ctx context.Context, made int) error {
 		Tokens: s.a.cfg.Tokens, Cost: s.a.cfg.Cost,
 	})
 	found := s.scan.taken()
-	if made == 0 || made == 1 && recall {
+	if first {
 		offered := make([]string, len(s.catalog.Offers))
 		for i := range s.catalog.Offers {
 			offered[i] = s.catalog.Offers[i].Name
@@ -435,9 +451,6 @@ var errOther = errors.New("the tools aren't those with which it began")
 // play tells a loop of a step of run id, for who. Who may read no artifacts is told no more of a
 // stream than a result has.
 func (a *Agents) play(ctx context.Context, l *agentloop.Loop, o offered, looks *scan, who *run.Agent, id string, st *hub.StepResult) error {
-	if isRecall(st) {
-		return nil // the prompt has it
-	}
 	for _, seq := range st.Inputs {
 		in, err := run.ReadInput(ctx, a.cfg.Store, id, seq)
 		if err != nil {

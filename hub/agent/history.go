@@ -98,10 +98,14 @@ func (a *Agents) history(ctx context.Context, r *run.Agent, c *model.Catalog, lo
 		}
 		o := offer(c, b.Agent)
 		last = agentloop.New(agentloop.Config{Prompt: looks.text(prompted(b.Agent.Prompt, items), hub.SignalPrompt, 0), Call: o.wrong, Foreign: o.foreign})
+		turned := false
 		for i := range b.Steps {
 			st, err := run.ReadStep(ctx, a.cfg.Store, b.ID, i)
 			if err != nil {
 				return nil, err
+			}
+			if turned = turned || st.Tool == turn.Tool; !turned {
+				continue // it led to the prompt, which has what it found
 			}
 			if a.play(ctx, last, o, looks, r, b.ID, &st) != nil {
 				break // its tools were others: what came before is told

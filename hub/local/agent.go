@@ -24,8 +24,13 @@ func (h *Hub) agents() run.Agents {
 	if h.cfg.Models == nil || len(h.cfg.Models.Names()) == 0 {
 		return nil
 	}
+	var accepted func(context.Context, string, string) (*hub.Instructed, error)
+	if h.cfg.Instructions {
+		accepted = h.instructed
+	}
 	return agent.New(agent.Config{
-		Store: h.st, Models: h.cfg.Models, Scan: h.cfg.Scan, Workspaces: slices.Sorted(maps.Keys(h.cfg.Workspaces)),
+		Accepted: accepted,
+		Store:    h.st, Models: h.cfg.Models, Scan: h.cfg.Scan, Workspaces: slices.Sorted(maps.Keys(h.cfg.Workspaces)),
 		Tokens: h.cfg.Agent.Tokens, Cost: h.cfg.Agent.Cost * 1_000_000,
 		Tools: func(ctx context.Context, c hub.Caller) ([]hub.Tool, []hub.ToolLeftOut, error) {
 			c, err := h.scoped(c)

@@ -73,6 +73,8 @@ type Config struct {
 	// Agent bounds the turns of an agent's run: tokens, and cost in the unit of the models' prices.
 	// Default: no bound.
 	Agent Agent
+	// Instructions has agents' runs begin by reading the instructions of their workspace.
+	Instructions bool
 
 	Bounds session.Bounds // on runs
 	Budget store.Budget   // of runs; see run.Config
@@ -216,7 +218,7 @@ func Open(ctx context.Context, cfg Config) (_ *Hub, err error) {
 	if err := h.layers.load(ctx); err != nil {
 		return nil, err
 	}
-	h.table = hub.NewTable(slices.Concat(h.runOperations(), h.layerOperations(), h.serverOperations(), h.approvalOperations(), h.policyOperations(), h.decisionOperations(),
+	h.table = hub.NewTable(slices.Concat(h.runOperations(), h.layerOperations(), h.serverOperations(), h.instructionOperations(), h.approvalOperations(), h.policyOperations(), h.decisionOperations(),
 		h.journalOperations(), h.adminOperations(), h.deviceOperations(), h.pairingOperations(), h.stopOperations(), h.keyOperations(), h.witnessOperations(), h.authorityOperations(), h.vaultOperations(), h.memoryOperations())...)
 	if h.pairings, err = newPairings(h); err != nil {
 		return nil, err

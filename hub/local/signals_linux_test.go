@@ -91,6 +91,19 @@ func reading(t *testing.T, a *asked, also func(*Config), turns ...turn.ScriptTur
 // signals returns what the tape of a run that ended says was found.
 func (h *house) signals(c hub.Caller, run string) (found []hub.AgentSignal) {
 	h.t.Helper()
+	for _, data := range h.told(c, run, hub.EventAgentSignal) {
+		var s hub.AgentSignal
+		if err := json.Unmarshal(data, &s); err != nil {
+			h.t.Fatal(err)
+		}
+		found = append(found, s)
+	}
+	return found
+}
+
+// told returns the data of the events of a kind on the tape of a run that ended.
+func (h *house) told(c hub.Caller, run, kind string) (data []json.RawMessage) {
+	h.t.Helper()
 	tape, err := hub.ReadTape.Do(h.t.Context(), h, c, hub.TapeQuery{Run: run})
 	if err != nil {
 		h.t.Fatal(err)
@@ -99,17 +112,13 @@ func (h *house) signals(c hub.Caller, run string) (found []hub.AgentSignal) {
 	for {
 		ev, err := tape.Next(h.t.Context())
 		if errors.Is(err, io.EOF) {
-			return found
+			return data
 		}
 		if err != nil {
 			h.t.Fatal(err)
 		}
-		var s hub.AgentSignal
-		if ev.Kind == hub.EventAgentSignal {
-			if err := json.Unmarshal(ev.Data, &s); err != nil {
-				h.t.Fatal(err)
-			}
-			found = append(found, s)
+		if ev.Kind == kind {
+			data = append(data, ev.Data)
 		}
 	}
 }

@@ -65,7 +65,7 @@ func TestEveryInputTravels(t *testing.T) {
 func sample(v reflect.Value, op *hub.Operation) {
 	in := api.InputOf(op)
 	hex := strings.Repeat("0123456789abcdef", 2)
-	words := map[string]string{"session": "ses_" + hex, "run": "run_" + hex, "approval": "apr_" + hex, "grant": "grt_" + hex, "layer": "src-0123456789abcdef", "server": "docs", "device": "laptop", "pairing": "par_" + hex, "token": "tok_" + hex, "passkey": "psk_" + hex,
+	words := map[string]string{"session": "ses_" + hex, "run": "run_" + hex, "approval": "apr_" + hex, "grant": "grt_" + hex, "layer": "src-0123456789abcdef", "server": "docs", "workspace": "src", "device": "laptop", "pairing": "par_" + hex, "token": "tok_" + hex, "passkey": "psk_" + hex,
 		"decision": hex, "principal": "user:a/b c", "name": "0/x001/234.p/9", "after": "", "digest": "sha256:" + hex + hex}
 	at := func(index []int) reflect.Value {
 		if len(index) == 0 {

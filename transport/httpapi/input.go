@@ -54,11 +54,12 @@ func at(v reflect.Value, index []int) reflect.Value {
 // ids are the parameters that are ids, with their prefixes.
 var ids = map[string]string{"session": ident.Session, "run": ident.Run, "approval": ident.Approval, "grant": ident.Grant, "token": ident.Token, "pairing": ident.Pairing, "passkey": ident.Passkey}
 
-// checkID refuses what can't be the id of a thing, or the name of a layer, server or device.
+// checkID refuses what can't be the id of a thing, or the name of a layer, server,
+// workspace or device.
 func checkID(kind, s string) error {
 	letters, more := "abcdefghijklmnopqrstuvwxyz0123456789-", "-"
 	switch kind {
-	case "layer", "server":
+	case "layer", "server", "workspace":
 	case "device":
 		letters, more = letters+"_", "- and _"
 	default:

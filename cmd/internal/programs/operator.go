@@ -13,7 +13,7 @@ import (
 // tabled are the commands that print a table.
 var tabled = map[string]bool{"sessions ls": true, "sessions show": true, "runs ls": true, "runs show": true, "runs cancel": true, "tools ls": true,
 	"approvals ls": true, "approvals grants": true, "policy ls": true, "policy reload": true, "policy diff": true, "policy try": true,
-	"journal ls": true, "keys ls": true, "keys rotate": true, "changes ls": true, "changes show": true, "token ls": true, "token revoke": true, "passkeys ls": true, "passkeys revoke": true, "members ls": true, "mcp ls": true, "models ls": true, "config show": true, "devices pairings": true,
+	"journal ls": true, "keys ls": true, "keys rotate": true, "changes ls": true, "changes show": true, "token ls": true, "token revoke": true, "passkeys ls": true, "passkeys revoke": true, "members ls": true, "mcp ls": true, "models ls": true, "agent instructions": true, "config show": true, "devices pairings": true,
 	"devices ls": true, "devices revoke": true, "devices root": true, "vault ls": true, "vault history": true, "vault recipients": true, "memory ls": true, "memory search": true}
 
 // takes says what the operands of commands are; see command.Command.
@@ -22,8 +22,8 @@ var takes = map[string][]string{
 	"tools show": {"@tool"}, "approvals show": {"@approval"}, "approvals approve": {"@approval"}, "approvals deny": {"@approval"}, "approvals revoke": {"@grant"},
 	"artifact get": {"@run"}, "token revoke": {"@token"}, "token rotate": {"@token"}, "passkeys revoke": {"@passkey"}, "members set": {"@member", roles}, "members rm": {"@member"},
 	"config explain": {"@key"}, "devices show": {"@device"}, "devices revoke": {"@device"}, "devices rm": {"@device"}, "devices approve": {"@pairing"}, "devices deny": {"@pairing"},
-	"vault recipients": {"ls|add|rm"},
-	"complete":         {"approval|device|grant|key|member|model|pairing|passkey|run|session|token|tool"},
+	"vault recipients": {"ls|add|rm"}, "agent instructions": {"ls|show|accept|revoke"},
+	"complete": {"approval|device|grant|key|member|model|pairing|passkey|run|session|token|tool"},
 }
 
 // valuesOf says what a flag takes that does not say it itself.
@@ -179,6 +179,15 @@ haven't been made yet aren't made then. - reads TEXT from standard input.`,
 			Flags: []command.Flag{{Name: "now", Help: "end the call that is under way, too"}, {Name: "after", Help: "wait until the model has answered; the run goes on with it"}},
 			Examples: []command.Example{{Line: `palyra agent tell run_... "leave the tests"`, Does: "steers it"},
 				{Line: `palyra agent tell --after run_... "then commit"`, Does: "is the next task of the same run"}}},
+		{Name: "agent instructions", Operands: "[ls | show WORKSPACE | accept WORKSPACE | revoke WORKSPACE]", Max: 2, Short: "say which project instructions your agents follow",
+			Long: `
+A workspace's PALYRA.md, AGENTS.md, CLAUDE.md or .cursorrules, the first that
+there is, has instructions for agents. A model is told them as such only if you
+have accepted the file's digest; a changed file has another. "accept" shows the
+file, and with --digest accepts it. Agents' tokens can't.`,
+			Flags: []command.Flag{{Name: "digest", Arg: "DIGEST", Help: "of accept: the digest that was shown"}, {Name: "anyway", Help: "of accept: although it has text that people don't see"}},
+			Examples: []command.Example{{Line: "palyra agent instructions accept src", Does: "shows what would be accepted, and how"},
+				{Line: "palyra agent instructions ls", Does: "what you have accepted"}}},
 		{Name: "sessions ls", Short: "list sessions", Flags: append(paging[:2:2], command.Flag{Name: "state", Arg: "STATE", Help: "open or ended"}),
 			Examples: []command.Example{{Line: "palyra sessions ls --state open", Does: "newest first"}}},
 		{Name: "sessions new", Operands: "[TITLE]", Max: 1, Short: "open a session and print its id",
@@ -236,6 +245,7 @@ be asked now says why.`,
 
 var agentFlags = []command.Flag{
 	{Name: "model", Arg: "NAME", Help: "the model to ask (default: palyrad's)"},
+	{Name: "workspace", Arg: "NAME", Help: "whose project instructions it's told, if you accepted them\n(default: the only workspace)"},
 	{Name: "turns", Arg: "N", Help: "how often it may be asked (default: as often as palyrad lets it)", Parse: command.Count(1 << 20)},
 	flagStaged,
 	{Name: "max-calls", Arg: "N", Help: "end it after so many turns and calls", Parse: command.Count(1 << 40)},

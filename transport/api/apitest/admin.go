@@ -315,6 +315,36 @@ func (h *Hub) removeServer(_ context.Context, _ hub.Caller, name string) (hub.No
 	return hub.None{}, err
 }
 
+func (h *Hub) listInstructions(context.Context, hub.Caller, hub.None) (hub.Page[hub.Instructions], error) {
+	i, _ := instructionsOf(Workspace)
+	return hub.Page[hub.Instructions]{Items: []hub.Instructions{{Workspace: i.Workspace, Accepted: i.Accepted}}}, nil
+}
+
+func (h *Hub) inspectInstructions(_ context.Context, _ hub.Caller, workspace string) (hub.Instructions, error) {
+	return instructionsOf(workspace)
+}
+
+func (h *Hub) acceptInstructions(_ context.Context, _ hub.Caller, a hub.InstructionsAcceptance) (hub.Instructions, error) {
+	return instructionsOf(a.Workspace)
+}
+
+func (h *Hub) revokeInstructions(_ context.Context, _ hub.Caller, workspace string) (hub.None, error) {
+	_, err := instructionsOf(workspace)
+	return hub.None{}, err
+}
+
+// Workspace is the one whose instructions the hub has.
+const Workspace = "src"
+
+func instructionsOf(workspace string) (hub.Instructions, error) {
+	if workspace != Workspace {
+		return hub.Instructions{}, fault.New(fault.NotFound, "not_found", "find workspace", nil)
+	}
+	d := canon.Sum([]byte("Be brief.\n"))
+	return hub.Instructions{Workspace: workspace, State: hub.InstructionsAccepted, File: "AGENTS.md", Digest: d, Text: "Be brief.\n",
+		Accepted: &hub.Instructed{File: "AGENTS.md", Digest: d, By: "uid:0", Time: time.Now()}}, nil
+}
+
 func (h *Hub) listServerTools(_ context.Context, _ hub.Caller, name string) (hub.ServerTools, error) {
 	s, err := aServer(name)
 	return hub.ServerTools{Items: s.Tools}, err

@@ -73,6 +73,8 @@ func NewHub() *Hub {
 		hub.CreateSession.By(h.createSession), hub.GetSession.By(h.getSession), hub.ListSessions.By(h.listSessions), hub.EndSession.By(h.endSession),
 		hub.StartRun.By(h.startRun), hub.GetRun.By(h.getRun), hub.ListRuns.By(h.listRuns), hub.CancelRun.By(h.cancelRun), hub.SendInput.By(h.sendInput),
 		hub.ReadTape.By(h.readTape), hub.ReadOutput.By(h.readOutput), hub.Call.By(h.call),
+		hub.ListInstructions.By(h.listInstructions), hub.InspectInstructions.By(h.inspectInstructions), hub.AcceptInstructions.By(h.acceptInstructions),
+		hub.RevokeInstructions.By(h.revokeInstructions),
 		hub.ListServers.By(h.listServers), hub.AddServer.By(h.addServer), hub.GetServer.By(h.getServer), hub.InspectServer.By(h.inspectServer),
 		hub.AcceptServer.By(h.acceptServer), hub.RemoveServer.By(h.removeServer), hub.ListServerTools.By(h.listServerTools),
 		hub.ListLayers.By(h.listLayers), hub.GetLayer.By(h.getLayer), hub.GetPatch.By(h.getPatch), hub.DiscardLayer.By(h.discardLayer), hub.ApplyLayer.By(h.applyLayer), hub.UndoLayer.By(h.applyLayer), hub.RecoverLayer.By(h.recoverLayer), hub.ListApprovals.By(h.listApprovals), hub.GetApproval.By(h.getApproval),
