@@ -291,3 +291,49 @@ func TestIndexes(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestPurge: by an origin, by the session that items were made in, and all; the journal has which.
+func TestPurge(t *testing.T) {
+	h := newHome(t, Config{})
+	s := &store.Session{Principal: "uid:1"}
+	if err := h.st.Update(t.Context(), func(tx *store.Tx) error { return tx.CreateSession(s) }); err != nil {
+		t.Fatal(err)
+	}
+	agents := func(text, session string, origins ...string) string {
+		return h.keep("uid:1", tool.NewMemory{Text: text, Source: toolproto.SourceAgent, Scope: store.MemoryOfPrincipal, Session: session, Origins: origins})[0]
+	}
+	page, there, plain := agents("of a page", "", call.OriginModel, call.OriginWeb), agents("of a session", s.ID, call.OriginModel), agents("plain", "", call.OriginModel)
+	theirs := h.keep("uid:2", tool.NewMemory{Text: "of another", Source: toolproto.SourceAgent, Scope: store.MemoryOfPrincipal, Origins: []string{call.OriginModel, call.OriginWeb}})[0]
+	for _, tt := range []struct {
+		in   toolproto.MemoryForgetInput
+		want []string
+	}{
+		{toolproto.MemoryForgetInput{Origin: call.OriginWeb}, []string{page}},
+		{toolproto.MemoryForgetInput{Session: s.ID}, []string{there}},
+		{toolproto.MemoryForgetInput{All: true}, []string{plain}},
+		{toolproto.MemoryForgetInput{All: true}, nil},
+	} {
+		ids, err := h.Choose(t.Context(), "uid:1", "", true, &tt.in)
+		if err != nil || !slices.Equal(ids, tt.want) {
+			t.Fatalf("%+v chooses %v, want %v, %v", tt.in, ids, tt.want, err)
+		}
+		before := len(h.acts)
+		if err := h.Forget(t.Context(), "uid:1", ids); err != nil {
+			t.Fatal(err)
+		}
+		if len(ids) == 0 {
+			continue
+		}
+		if a := h.acts[before]; a.Act != ActForget || a.Principal != "uid:1" || a.Subject != toolproto.MemorySet(ids).String() || strings.Contains(fmt.Sprint(a), ids[0]) {
+			t.Errorf("%+v", a)
+		}
+	}
+	if got := h.search("uid:2", "", "another"); len(got) != 1 || got[0].ID != theirs {
+		t.Errorf("%+v", got)
+	}
+	for _, in := range []toolproto.MemoryForgetInput{{}, {All: true, Origin: call.OriginWeb}, {Origin: "trusted"}} {
+		if ids, err := h.Choose(t.Context(), "uid:1", "", true, &in); fault.KindOf(err) != fault.Usage {
+			t.Errorf("%+v chooses %v, %v", in, ids, err)
+		}
+	}
+}
