@@ -253,7 +253,7 @@ func (c *call) openEgress(ctx context.Context, spec *isolate.Spec, files *isolat
 	wall := min(spec.Limits.Wall+beyond, maxLimits().Wall)
 	until := time.Now().Add(wall)
 	owner := c.who.owner()
-	session, err := c.k.cfg.Egress.Open(ctx, &client.Order{Rules: c.s.capsule.EgressHosts, Inspect: c.s.capsule.EgressInspect, Uses: c.s.orderUses(), Networks: c.s.networks, Capsule: c.s.id, Limits: client.Limits{Wall: wall}, Owner: owner.Name, Reserve: owner.Reserve})
+	session, err := c.k.cfg.Egress.Open(ctx, &client.Order{Rules: c.s.capsule.EgressHosts, Inspect: c.s.capsule.EgressInspect, Uses: c.s.orderUses(), Networks: c.s.networks, Early: c.s.early, Capsule: c.s.id, Limits: client.Limits{Wall: wall}, Owner: owner.Name, Reserve: owner.Reserve})
 	if err != nil {
 		hold.Release()
 		return nil, nil, err

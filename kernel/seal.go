@@ -52,6 +52,7 @@ type sealed struct {
 	ownLayer     bool            // it was made for this call
 	effect       Effect          // of a tool; nil: none
 	networks     bool            // as Expansion.EgressNetworks
+	early        bool            // as Expansion.EgressEarly
 	mcp          *vocabulary.MCP // of an exchange; nil: a program runs
 
 	closing sync.Once
@@ -65,7 +66,7 @@ type sealed struct {
 func sealWith(ctx context.Context, p *Proposal, stdin io.Reader, state string, known *digests.Cache, hold *budget.Hold) (_ *sealed, err error) {
 	s := &sealed{hold: hold, home: slices.Clone(p.Home)}
 	if p.tool != nil {
-		s.effect, s.networks = p.tool.Effect, p.tool.EgressNetworks
+		s.effect, s.networks, s.early = p.tool.Effect, p.tool.EgressNetworks, p.tool.EgressEarly
 	}
 	defer func() {
 		if err != nil {

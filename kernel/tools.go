@@ -76,6 +76,10 @@ type Expansion struct {
 	// what is meant for a network of the operator's. It narrows what the capsule says.
 	EgressNetworks bool
 
+	// EgressEarly says that the program asks its one inspected host first of all, so that
+	// palyra-egress may connect there while the cell is made.
+	EgressEarly bool
+
 	// Effect, if not nil, is told when the program begins and ends.
 	Effect Effect
 }

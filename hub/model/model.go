@@ -332,7 +332,7 @@ func (m *Models) program(one *config.Model) (*kernel.Expansion, error) {
 		x.EgressNetworks = !at.TLS() // in the clear it's for that network alone
 	}
 	if one.Key != "" {
-		x.EgressSecrets = []string{one.Use()}
+		x.EgressSecrets, x.EgressEarly = []string{one.Use()}, true
 		x.Argv = append(x.Argv, "secret:"+one.Place()+"="+config.ModelKey)
 	}
 	return x, nil

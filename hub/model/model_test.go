@@ -94,6 +94,9 @@ func TestExpand(t *testing.T) {
 		if clear := strings.Contains(want.argv, " http://"); x.EgressNetworks != clear {
 			t.Errorf("%s: leads to networks alone: %v, in the clear: %v", name, x.EgressNetworks, clear)
 		}
+		if x.EgressEarly != (want.secrets != "") {
+			t.Errorf("%s: palyra-egress connects early: %v", name, x.EgressEarly)
+		}
 		if strings.Join(x.Argv, " ") != want.argv || strings.Join(x.EgressHosts, " ") != want.hosts || strings.Join(x.EgressSecrets, " ") != want.secrets {
 			t.Errorf("%s: %q, hosts %q, secrets %q", name, x.Argv, x.EgressHosts, x.EgressSecrets)
 		}

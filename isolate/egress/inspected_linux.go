@@ -39,6 +39,7 @@ func (s *session) guard(o *Order, in rule.Inspection) error {
 	g, err := inspect.New(inspect.Config{Inspection: in, Placeholders: placeholders, Roots: s.srv.cfg.Roots, Until: time.Now().Add(o.Limits.Wall + time.Minute),
 		Idle: o.Limits.Idle, Denied: s.deny, Limited: s.denyLimit, Leaked: s.leak})
 	s.guarded = guarded{g, o.Uses}
+	s.early = newEarly(o, in)
 	return err
 }
 
@@ -149,8 +150,8 @@ func (s *session) inspected(program *net.TCPConn, host string, port uint16, addr
 		}
 		program.SetDeadline(time.Time{}) // the proxy's
 	}
-	h := &hostConns{s: s, addrs: addrs, port: port, flush: m.flush}
-	seen := s.Serve(s.ctx, m, inspect.Target{Host: host, Port: port, Dial: h.dial, Room: s.room, Passing: m.pass})
+	h := &hostConns{s: s, host: host, addrs: addrs, port: port, flush: m.flush}
+	seen := s.Serve(s.ctx, m, inspect.Target{Host: host, Port: port, Early: h.early, Dial: h.dial, Room: s.room, Passing: m.pass})
 	c.ServerName, c.TLS, c.Key = seen.ServerName, seen.TLS, seen.Key
 	c.Sent, c.Received = m.sent.n.Load(), m.received.n.Load()
 	c.Address, c.Outcome = h.outcome(seen.Closed)
@@ -180,6 +181,7 @@ func (s *session) room(ctx context.Context, n int64) (release func(), err error)
 // with that.
 type hostConns struct {
 	s     *session
+	host  string
 	addrs []netip.Addr
 	port  uint16
 	flush func() // before a connection waits for the host

@@ -33,7 +33,8 @@ type session struct {
 	ctx      context.Context // run's
 	cancel   func()          // ends ctx
 	guarded
-	wg sync.WaitGroup
+	early *early // nil: none is made
+	wg    sync.WaitGroup
 
 	sentLeft, receivedLeft atomic.Int64
 	sent, received         atomic.Int64
@@ -87,6 +88,7 @@ func (s *session) run(ctx context.Context, cell *os.File) *evidence.Egress {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s.ctx, s.cancel = ctx, cancel
+	s.beginEarly()
 	if err := s.begin(cell); err != nil {
 		if ctx.Err() == nil {
 			s.srv.cfg.logf("a cell was refused: %v", err)
@@ -97,6 +99,7 @@ func (s *session) run(ctx context.Context, cell *os.File) *evidence.Egress {
 	<-ctx.Done()
 	s.close()
 	s.wg.Wait()
+	s.endEarly()
 	s.files.Release()
 	s.Wipe()
 	s.ev.Requests, s.ev.MoreRequests = s.Requests()

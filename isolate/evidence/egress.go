@@ -25,7 +25,8 @@ type Egress struct {
 	Basis Basis `json:"basis" basis:"reported"`
 	// Queries is how many DNS queries the program sent.
 	Queries int64 `json:"queries" unit:"count" show:"%s queries"`
-	// Connections are the first 256 that were made or tried, in the order of their beginning.
+	// Connections are the first 256 that were made or tried, in the order of their beginning, and last
+	// one that palyra-egress made before the program asked, if the program never did.
 	Connections []Connection `json:"connections,omitempty" show:"%d connections listed"`
 	// More is how many connections aren't listed.
 	More int64 `json:"more_connections,omitempty" unit:"count"`

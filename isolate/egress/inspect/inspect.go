@@ -184,6 +184,9 @@ func (g *Guard) note(at int, change func(*evidence.Request)) {
 type Target struct {
 	Host string // canonical
 	Port uint16
+	// Early, unless it's nil, returns a connection to the host that Connect has made, which Serve
+	// takes over, or nil. It may wait for one that is being made.
+	Early func(ctx context.Context) *Early
 	// Dial connects to an address of the host, which was checked. Its error is told to the program.
 	Dial func(ctx context.Context) (net.Conn, error)
 	// Room waits for n bytes of memory, which what it returns gives back. Cost isn't asked for here.

@@ -336,14 +336,68 @@ func (t transports) RoundTrip(r *http.Request) (*http.Response, error) {
 // hostConn is a connection to the host that end closes.
 type hostConn struct {
 	net.Conn
-	l *link
+	l *link // nil as long as it's an Early's
 }
 
 func (c *hostConn) Close() error {
-	c.l.mu.Lock()
-	delete(c.l.conns, c)
-	c.l.mu.Unlock()
+	if c.l != nil {
+		c.l.mu.Lock()
+		delete(c.l.conns, c)
+		c.l.mu.Unlock()
+	}
 	return c.Conn.Close()
+}
+
+// Early is a connection to a host that is made before a request wants it: TLS has begun, and
+// nothing was said.
+type Early struct {
+	conn *tls.Conn
+	held *hostConn
+}
+
+// Connect makes an Early of raw, a connection to an address of the host, which it takes over.
+func (g *Guard) Connect(ctx context.Context, host string, raw net.Conn) (*Early, error) {
+	held := &hostConn{Conn: raw}
+	conn, err := g.greet(ctx, host, held, "h2", "http/1.1")
+	if err != nil {
+		return nil, err
+	}
+	return &Early{conn, held}, nil
+}
+
+// Seen returns the version of TLS that the host chose, and the digest of its key.
+func (e *Early) Seen() (version string, key canon.Digest) {
+	state := e.conn.ConnectionState()
+	return hello.VersionName(state.Version), canon.Sum(state.PeerCertificates[0].RawSubjectPublicKeyInfo)
+}
+
+// greet begins TLS with a host. It closes held if that fails.
+func (g *Guard) greet(ctx context.Context, host string, held *hostConn, protocols ...string) (*tls.Conn, error) {
+	conn := tls.Client(held, &tls.Config{ServerName: host, RootCAs: g.cfg.Roots, MinVersion: tls.VersionTLS12, NextProtos: protocols})
+	ctx, cancel := context.WithTimeout(ctx, headTime)
+	defer cancel()
+	if err := conn.HandshakeContext(ctx); err != nil {
+		held.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// early returns a connection that was made ahead and speaks one of protocols, nil if there is none.
+func (l *link) early(ctx context.Context, protocols []string) *Early {
+	if l.to.Early == nil {
+		return nil
+	}
+	e := l.to.Early(ctx)
+	if e == nil {
+		return nil
+	}
+	e.held.l = l
+	if !slices.Contains(protocols, cmp.Or(e.conn.ConnectionState().NegotiatedProtocol, "http/1.1")) {
+		e.held.Close()
+		return nil
+	}
+	return e
 }
 
 // dial connects to the host, and checks its certificate.
@@ -355,25 +409,28 @@ func (l *link) dial(ctx context.Context, protocols ...string) (net.Conn, error) 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(l.ctx, cancel)()
-	raw, err := l.to.Dial(ctx)
-	if err != nil {
-		return nil, &unreached{err}
+	e := l.early(ctx, protocols)
+	if e == nil {
+		raw, err := l.to.Dial(ctx)
+		if err != nil {
+			return nil, &unreached{err}
+		}
+		e = &Early{held: &hostConn{raw, l}}
 	}
-	held := &hostConn{raw, l}
 	l.mu.Lock()
 	if l.ended {
 		l.mu.Unlock()
-		raw.Close()
+		e.held.Close()
 		return nil, net.ErrClosed
 	}
-	l.conns[held] = struct{}{}
+	l.conns[e.held] = struct{}{}
 	l.mu.Unlock()
-	conn := tls.Client(held, &tls.Config{ServerName: l.to.Host, RootCAs: l.g.cfg.Roots, MinVersion: tls.VersionTLS12, NextProtos: protocols})
-	ctx, cancel = context.WithTimeout(ctx, headTime)
-	defer cancel()
-	if err := conn.HandshakeContext(ctx); err != nil {
-		held.Close()
-		return nil, &unreached{fmt.Errorf("its TLS: %w", err)}
+	conn := e.conn
+	if conn == nil {
+		var err error
+		if conn, err = l.g.greet(ctx, l.to.Host, e.held, protocols...); err != nil {
+			return nil, &unreached{fmt.Errorf("its TLS: %w", err)}
+		}
 	}
 	state := conn.ConnectionState()
 	key := state.PeerCertificates[0].RawSubjectPublicKeyInfo

@@ -63,6 +63,9 @@ type Order struct {
 	// Networks has names lead into networks that rules name with the port, and nowhere else: not to
 	// the Internet.
 	Networks bool `json:"networks,omitempty"`
+	// Early has palyra-egress connect to the one inspected host while the cell is made and the program
+	// starts, for a program that asks it first of all. If there are more hosts it does nothing.
+	Early bool `json:"early,omitempty"`
 	// Capsule is the digest of what was decided. The values are sealed for it.
 	Capsule canon.Digest `json:"capsule,omitzero"`
 	// Owner is the principal that pays. All calls of one together have at most half of what
