@@ -113,6 +113,7 @@ type tally struct {
 	grouped    bool  // a cgroup bounds what the kernel charges to one: only the rest is counted
 	inet       bool  // there may be sockets of the Internet's families
 	processes  int64 // the limit of processes, which bounds the walk
+	possible   int64 // the most that may be beside sum
 	hidden     bool  // a mapping that does not tell how much it holds
 	gone       bool  // a process ended while it was looked at, or while others were looked for
 	seen       map[string]bool
@@ -467,8 +468,9 @@ func namesIn(in *os.File, rel string) (sum int64) {
 
 // connections adds the TCP connections of a network namespace that no descriptor is of: those
 // not accepted yet, those that were closed before all was sent, and the ends of others. dir is
-// /proc/pid/net. Reading a table takes the kernel milliseconds, so its counts come first.
-func (t *tally) connections(dir string) {
+// /proc/pid/net. A table has those of the whole host and takes the kernel milliseconds, so its
+// counts come first: unless exact, t.possible gets the most that they can stand for.
+func (t *tally) connections(dir string, exact bool) {
 	for _, v := range [...]struct{ counts, name, table string }{{"sockstat", "TCP:", "tcp"}, {"sockstat6", "TCP6:", "tcp6"}} {
 		b, err := os.ReadFile(dir + "/" + v.counts)
 		if err != nil {
@@ -476,8 +478,12 @@ func (t *tally) connections(dir string) {
 		}
 		inUse, ended := countsOf(string(b), v.name)
 		t.sum += ended * waitSize
-		if inUse > 0 {
+		switch {
+		case inUse == 0:
+		case exact:
 			t.table(dir + "/" + v.table)
+		default:
+			t.possible += inUse * (sys.SocketSize + 2*native.MaxQueue)
 		}
 	}
 }
@@ -631,8 +637,16 @@ func (t *tally) fileSystem(path string) {
 	}
 }
 
-// tally takes a sample of the run.
+// tally takes a sample of the run. What takes long to count is counted if it can matter.
 func (p *process) tally() *tally {
+	t := p.count(false)
+	if t.over() || t.late() || t.sum+t.possible <= t.limit {
+		return t
+	}
+	return p.count(true)
+}
+
+func (p *process) count(exact bool) *tally {
 	t := &tally{accounts: p.s.accounts, limit: p.spec.Limits.Memory, grouped: p.leaf != nil, processes: p.nproc, info: p.info,
 		buf: make([]byte, 4<<10), due: p.call.deadline}
 	if isolate.Connects(p.spec.Network) {
@@ -641,7 +655,7 @@ func (p *process) tally() *tally {
 		// First: a connection that is accepted meanwhile counts twice, not never. In the host's network
 		// nothing says which are the call's (hostNetworkDegraded).
 		if !isolate.AllowsHostNetwork(p.spec.Network) {
-			t.connections("/proc/" + strconv.Itoa(p.pid) + "/net")
+			t.connections("/proc/"+strconv.Itoa(p.pid)+"/net", exact)
 		}
 	}
 	if p.terminal != nil {

@@ -470,8 +470,12 @@ func TestConnections(t *testing.T) {
 			}
 		}
 		a := tally{limit: 1 << 40}
-		if a.connections(dir); a.sum != c.want {
+		if a.connections(dir, true); a.sum != c.want || a.possible != 0 {
 			t.Errorf("%s: %d bytes, want %d", c.name, a.sum, c.want)
+		}
+		quick := tally{limit: 1 << 40}
+		if quick.connections(dir, false); quick.sum > c.want || quick.sum+quick.possible < c.want {
+			t.Errorf("%s: without the table %d to %d bytes, want %d in between", c.name, quick.sum, quick.sum+quick.possible, c.want)
 		}
 	}
 }
