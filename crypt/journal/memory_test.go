@@ -9,9 +9,9 @@ import (
 )
 
 // TestMoveMemory: moving entries out of the write-ahead file holds a few of them in memory,
-// however large they are. 256 entries have up to a quarter of a gigabyte.
+// however large they are. Two bundles of those here have 32 MiB.
 func TestMoveMemory(t *testing.T) {
-	const size, most = 256 << 10, 24 << 20
+	const size, most = 64 << 10, 6 << 20
 	var m runtime.MemStats
 	before, peak := uint64(0), uint64(0)
 	o := Options{TestOnlyStep: func(step string) {

@@ -15,6 +15,7 @@ import (
 
 	"palyra/internal/budget"
 	"palyra/internal/fault"
+	"palyra/internal/sample"
 	"palyra/internal/spelling"
 )
 
@@ -240,13 +241,14 @@ func TestBounded(t *testing.T) {
 
 // TestAlike: values that repeat themselves, or begin alike, are removed as others are.
 func TestAlike(t *testing.T) {
+	few := sample.Of(8, 1)
 	for name, c := range map[string]struct {
 		values int
 		value  func(i int) []byte
 	}{
-		"one that repeats itself":     {1, func(int) []byte { return append(bytes.Repeat([]byte("a"), 64<<10-1), '!') }},
-		"a thousand that begin alike": {1000, func(i int) []byte { return fmt.Appendf(nil, "ghp_the_same_beginning_of_all_%06d", i) }},
-		"each one longer":             {800, func(i int) []byte { return append(bytes.Repeat([]byte("a"), 8+i), '!') }},
+		"one that repeats itself":     {1, func(int) []byte { return append(bytes.Repeat([]byte("a"), 64<<10/few-1), '!') }},
+		"a thousand that begin alike": {1000 / few, func(i int) []byte { return fmt.Appendf(nil, "ghp_the_same_beginning_of_all_%06d", i) }},
+		"each one longer":             {800 / few, func(i int) []byte { return append(bytes.Repeat([]byte("a"), 8+i), '!') }},
 	} {
 		r := newRegistry(1<<30, 1<<30, 0)
 		for i := range c.values {

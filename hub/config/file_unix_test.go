@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"sync/atomic"
 	"testing"
+
+	"palyra/internal/sample"
 )
 
 // TestFileIsOne: the file that is read is the one that was judged, whatever its name leads to a
@@ -48,7 +50,7 @@ func TestFileIsOne(t *testing.T) {
 		done <- err
 	}()
 	read := 0
-	for range 20_000 {
+	for range sample.Of(2_000, 20_000) {
 		c, err := Load(filepath.Join(at, "palyrad.toml"), base)
 		if err != nil {
 			continue // it was theirs

@@ -134,7 +134,7 @@ type inside struct {
 	Deep []int `json:"deep"`
 }
 
-type sample struct {
+type example struct {
 	inside
 	Name  string            `json:"name"`
 	Count int64             `json:"count"`
@@ -213,7 +213,7 @@ func TestDecode(t *testing.T) {
 		{"as many values as may be", `{"any":[` + strings.Repeat("0,", 1021) + `0]}`, ""},
 		{"one more", `{"any":[` + strings.Repeat("0,", 1022) + `0]}`, "json_too_large: more than 1024 values"},
 	} {
-		var s sample
+		var s example
 		err := Decode([]byte(c.in), &s, Limits{Bytes: 2100})
 		reason, text, _ := strings.Cut(c.reason, ": ") // of one reason there are several
 		if fault.ReasonOf(err) != reason || (err == nil) != (reason == "") || err != nil && !strings.Contains(err.Error(), text) {
@@ -255,7 +255,7 @@ func TestDecodeMemory(t *testing.T) {
 }
 
 func TestDecodeDoesNotQuoteValues(t *testing.T) {
-	var s sample
+	var s example
 	err := Decode([]byte(`{"count":"hunter2"}`), &s, Limits{})
 	if err == nil || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("got %v", err)
@@ -336,7 +336,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"name":"n","count":7,"ptr":{"deep":[1]},"map":{"k":"v"},"pair":[1,2],"Plain":true}`))
 	f.Add([]byte(`{"NAME":"n"}`))
 	f.Fuzz(func(t *testing.T, in []byte) {
-		var s, r sample
+		var s, r example
 		if err := Decode(in, &s, Limits{}); err != nil {
 			if fault.ReasonOf(err) == "" {
 				t.Fatalf("no reason code: %v", err)
@@ -357,7 +357,7 @@ func FuzzDecode(f *testing.F) {
 		if len(a) > 1<<20 {
 			return
 		}
-		var back sample
+		var back example
 		if err := Decode(a, &back, Limits{Bytes: len(a), Values: len(a)}); err != nil {
 			t.Fatalf("own output %s: %v", a, err)
 		}
@@ -401,7 +401,7 @@ func FuzzNumber(f *testing.F) {
 }
 
 func BenchmarkMarshal(b *testing.B) {
-	s := sample{Name: strings.Repeat("name ", 20), Map: map[string]string{"a": "b", "c": "d"}, inside: inside{Deep: []int{1, 2, 3}}}
+	s := example{Name: strings.Repeat("name ", 20), Map: map[string]string{"a": "b", "c": "d"}, inside: inside{Deep: []int{1, 2, 3}}}
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := Marshal(s); err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"palyra/internal/fault"
+	"palyra/internal/sample"
 )
 
 type named string
@@ -24,7 +25,7 @@ type always int
 func (always) IsZero() bool { return true }
 
 type wide struct {
-	sample
+	example
 	Base
 	Emoji  int             `json:"b"`
 	Raw    json.RawMessage `json:"raw"`
@@ -139,7 +140,7 @@ func TestMarshalKinds(t *testing.T) {
 			A string `json:"from_base"`
 		}{Base{"x"}, "y"}, `{"from_base":"y"}`},
 		{"embedded pointer", struct{ *Base }{&Base{"x"}}, `{"from_base":"x"}`},
-		{"everything", &wide{sample: sample{Name: "n", Any: []any{"x"}, Map: map[string]string{"k": "v"}, Skip: "hidden"}, Raw: json.RawMessage(`[1]`),
+		{"everything", &wide{example: example{Name: "n", Any: []any{"x"}, Map: map[string]string{"k": "v"}, Skip: "hidden"}, Raw: json.RawMessage(`[1]`),
 			Text: "t", Plain2: map[string]any{"z": 1, "b": nil}},
 			`{"Plain":false,"any":["x"],"b":0,"bytes":null,"count":0,"d":"","deep":null,"float":0,"from_base":"","map":{"k":"v"},"name":"n",` +
 				`"pair":[0,0],"plain2":{"b":null,"z":1},"ptext":null,"ptr":null,"raw":[1],"text":"<t>","uint":0}`},
@@ -175,7 +176,7 @@ func FuzzMarshal(f *testing.F) {
 			values = append(values, anything)
 		}
 		if json.Unmarshal(in, &w) == nil {
-			values = append(values, w, &w, w.sample, w.Plain2)
+			values = append(values, w, &w, w.example, w.Plain2)
 		}
 		for _, v := range values {
 			var printed bytes.Buffer
@@ -200,9 +201,9 @@ func FuzzMarshal(f *testing.F) {
 }
 
 // TestArrangeManyNumbers: the work for numbers that have another spelling grows with the text. If
-// those of one spelling moved the text behind them, this would take a quarter of an hour.
+// those of one spelling moved the text behind them, the whole would take a quarter of an hour.
 func TestArrangeManyNumbers(t *testing.T) {
-	const n = 1 << 20 // of each spelling
+	n := sample.Of(1<<17, 1<<20) // of each spelling
 	text := []byte("[" + strings.Repeat("1e0,-0,1e20,-1.5,", n) + `"1e0"]`)
 	want := "[" + strings.Repeat("1,0,100000000000000000000,-1.5,", n) + `"1e0"]`
 	if got, err := arrange(text); err != nil || string(got) != want {
