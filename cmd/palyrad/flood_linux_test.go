@@ -43,14 +43,14 @@ func beFlood(targets string) int {
 		if from != "" {
 			d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(from)}
 		}
-		each, path, token := floodEach, "/livez", ""
+		each, enough, path, token := floodEach, floodEach*5/4, "/livez", ""
 		if guess != "" {
-			each, path, token = 8, "/api/v1/status", "Authorization: Bearer palyra_"+strings.Repeat("0", 92)+"\r\n"
+			each, enough, path, token = 8, floodEach/2, "/api/v1/status", "Authorization: Bearer palyra_"+strings.Repeat("0", 92)+"\r\n"
 		}
 		places := make(chan struct{}, each)
 		go func() {
 			for n := 0; ; n++ {
-				if n == 2*floodEach {
+				if n == enough {
 					full <- struct{}{}
 				}
 				if n >= floodEach {
