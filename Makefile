@@ -29,6 +29,8 @@ test exhaustive: export GORACE ?= atexit_sleep_ms=100
 # Memory for time: compilers and tests that allocate take a sixth less of the processor than with 100.
 test exhaustive: export GOGC ?= 400
 test exhaustive: export PALYRA_TEST_BUILT = $(CURDIR)/bin
+# No debugger's tables: a fifth of the time of linking, of what tests build, too.
+test exhaustive: export GOFLAGS += '-ldflags=-s -w'
 PLAIN := modernc.org/sqlite/lib modernc.org/libc modernc.org/memory $(addprefix crypto/internal/fips140/,edwards25519/... nistec/... bigmod mlkem sha3) \
 	$(addprefix golang.org/x/crypto/,argon2 blake2b chacha20 internal/poly1305 scrypt)
 RACE := -race -vet=off -gcflags=all=-dwarf=false $(PLAIN:%='-gcflags=%=-race=false -dwarf=false') -shuffle=on
@@ -36,7 +38,7 @@ RACE := -race -vet=off -gcflags=all=-dwarf=false $(PLAIN:%='-gcflags=%=-race=fal
 # The slowest of the list's end go first, or they're alone at the end.
 # The rules of the tree are check's: they have no goroutines to race.
 test: build ## every Go test but check's, with the race detector, in random order; exhaustive ones take a sample (-short)
-	go test $(RACE) -short -p $$(($$(nproc) + 2)) $(TESTFLAGS) $(or $(PACKAGES),$$(go list ./kernel ./hub/local ./isolate/cell ./transport/httpapi ./... | grep -vx palyra/conformance/arch))
+	go test $(RACE) -short -exec '"$(CURDIR)/.ci/exec"' -p $$(($$(nproc) + 2)) $(TESTFLAGS) $(or $(PACKAGES),$$(go list ./kernel ./hub/local ./isolate/cell ./transport/httpapi ./... | grep -vx palyra/conformance/arch))
 SAMPLED = $(shell grep -rl --include='*_test.go' '^	"palyra/internal/sample"$$' .)
 exhaustive: build ## the exhaustive tests, whole: kill -9 at every step, every input, every trial
 	go test $(RACE) -run "^($$(awk -F '[ (]' '/^func Test/ { t = $$2 } /sample\.(Of|Steps)/ { print t }' $(SAMPLED) | sort -u | paste -sd'|'))$$" \

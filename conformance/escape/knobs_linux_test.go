@@ -36,7 +36,7 @@ func buildKnobs(t *testing.T) string {
 	dir := os.Getenv("PALYRA_TEST_KNOBS") // built before, where there is no go command
 	if dir == "" {
 		dir = t.TempDir()
-		cmd := exec.Command("go", "build", "-tags", knob.Tag, "-o", dir, "palyra/cmd/palyra", "palyra/cmd/palyra-cell")
+		cmd := exec.Command("go", "build", "-tags", knob.Tag, "-ldflags=-s -w", "-o", dir, "palyra/cmd/palyra", "palyra/cmd/palyra-cell")
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false -trimpath")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("build with %s: %v\n%s", knob.Tag, err, out)
