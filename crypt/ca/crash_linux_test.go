@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"palyra/internal/sample"
 )
 
 // The crash tests run the test binary as a process that changes an authority, and kill it with
@@ -149,8 +151,8 @@ func TestCrash(t *testing.T) {
 			if len(steps) < least {
 				t.Fatalf("%d steps: %q", len(steps), steps)
 			}
-			for i, s := range steps {
-				t.Run(s, func(t *testing.T) {
+			for _, i := range sample.Steps(steps) {
+				t.Run(steps[i], func(t *testing.T) {
 					t.Parallel()
 					v := prepare("state")
 					v.Step = i + 1

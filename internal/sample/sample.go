@@ -1,6 +1,6 @@
 // Package sample says how much of an exhaustive test runs. make test passes -short: then a test
-// that kills a process at each of a hundred steps, or tries each of a thousand inputs, takes some
-// of each kind, the same ones each time. make exhaustive runs the same tests without -short, whole.
+// that kills a process at each of a hundred steps, or tries each of a thousand inputs, takes a few,
+// the same ones each time. make exhaustive runs the same tests without -short, whole.
 //
 //	for _, i := range sample.Steps(steps) {
 //		kill(t, steps[i])
@@ -25,9 +25,9 @@ func Of(few, all int) int {
 
 var number = regexp.MustCompile(`[0-9]+`)
 
-// Steps returns the indexes of the steps to try, in order: with -short one of each kind, without
-// it all. Names that differ in numbers alone are of one kind. Of the first kind it's the first
-// step, of the second kind the second, and so on around, for a sample of early and late ones.
+// Steps returns the indexes of the steps to try, in order: with -short one of every other kind,
+// without it all. Names that differ in numbers alone are of one kind. Of the first such kind it's
+// the first step, of the next one the second, and so on around, for a sample of early and late ones.
 func Steps(names []string) []int {
 	var kinds []string
 	of := make(map[string][]int)
@@ -39,8 +39,9 @@ func Steps(names []string) []int {
 		of[kind] = append(of[kind], i)
 	}
 	take := make([]bool, len(names))
-	for i, kind := range kinds {
-		take[of[kind][i%len(of[kind])]] = true
+	for i := 0; i < len(kinds); i += 2 {
+		steps := of[kinds[i]]
+		take[steps[i/2%len(steps)]] = true
 	}
 	var some []int
 	for i := range names {
