@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"palyra/internal/sample"
 )
 
 // TestKit has palyra setup make a palyrad for a project with a Go module that needs another one,
@@ -139,18 +141,21 @@ func TestPort(t *testing.T) {
 		r.Took = time.Since(start)
 		return r
 	}
-	// Both compile much of Go's library, so compile it fast.
+	// Both compile much of Go's library, so compile it fast. A sample doesn't compile package testing.
 	const fast = "-gcflags=all=-N -l -dwarf=false"
 	cold := call("go", "build", fast, "-v", "-o", "/tmp/app", "./...")
 	warm := call("go", "build", fast, "-v", "-o", "/tmp/app", "./...")
 	if !strings.Contains(cold.Stdout, "example.org/dep") || strings.Contains(warm.Stdout, "example.org") {
 		t.Errorf("compiled first\n%s\nthen\n%s", cold.Stdout, warm.Stdout)
 	}
-	first, second := call("go", "test", fast, "-vet=off", "./..."), call("go", "test", fast, "-vet=off", "./...")
-	if !strings.Contains(first.Stdout, "ok  \texample.org/app") || strings.Contains(first.Stdout, "(cached)") || !strings.Contains(second.Stdout, "(cached)") {
-		t.Errorf("tested first\n%s\nthen\n%s", first.Stdout, second.Stdout)
+	t.Logf("go build: cold %v, warm %v", cold.Took, warm.Took)
+	for range sample.Of(0, 1) {
+		first, second := call("go", "test", fast, "-vet=off", "./..."), call("go", "test", fast, "-vet=off", "./...")
+		if !strings.Contains(first.Stdout, "ok  \texample.org/app") || strings.Contains(first.Stdout, "(cached)") || !strings.Contains(second.Stdout, "(cached)") {
+			t.Errorf("tested first\n%s\nthen\n%s", first.Stdout, second.Stdout)
+		}
+		t.Logf("go test: first %v, then %v", first.Took, second.Took)
 	}
-	t.Logf("go build: cold %v, warm %v; go test: first %v, then %v", cold.Took, warm.Took, first.Took, second.Took)
 	if _, err := exec.LookPath("cc"); err == nil {
 		if r := call("make"); !strings.Contains(r.Stdout, "from C") {
 			t.Errorf("make said %s", r.Stdout)
