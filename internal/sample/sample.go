@@ -27,7 +27,7 @@ var number = regexp.MustCompile(`[0-9]+`)
 
 // Steps returns the indexes of the steps to try, in order: with -short one of every other kind,
 // without it all. Names that differ in numbers alone are of one kind. Of the first such kind it's
-// the first step, of the next one the second, and so on around, for a sample of early and late ones.
+// the first step, of the next one the second, and so on around: a sample of early and late ones.
 func Steps(names []string) []int {
 	var kinds []string
 	of := make(map[string][]int)
