@@ -377,7 +377,7 @@ func TestApplyKilled(t *testing.T) {
 // once, by a run of its own.
 func TestApplyCancelled(t *testing.T) {
 	h := applyHouse(t, asks)
-	s := h.in(h.owner, h.session(h.owner), "process.run", sh("echo x >new"), false)
+	s := h.in(h.owner, h.session(h.owner), "process.run", sh("echo x >new; for i in $(seq 500); do echo x >n$i; done"), false)
 	digest := h.changes(h.owner, s.Layer).Digest.String()
 	h.stop()
 	id := make(chan string, 1)
