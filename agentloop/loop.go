@@ -275,11 +275,22 @@ func (l *Loop) failed(e *turn.Error) {
 	l.wait = e.RetryAfter
 	switch {
 	case e.Again() && l.attempts < maxAttempts:
-	case e.Class != turn.ContentBlocked && l.model+1 < len(l.cfg.Models):
-		l.model, l.attempts, l.wait = l.model+1, 0, 0
+	case e.Class != turn.ContentBlocked && l.Fallback():
 	default:
 		l.ended = &End{ReasonProvider, e.Error()}
 	}
+}
+
+// Model is the index of the model that is asked.
+func (l *Loop) Model() int { return l.model }
+
+// Fallback has the next model asked, if there is one: the caller doesn't ask this one now.
+func (l *Loop) Fallback() bool {
+	if l.model+1 >= len(l.cfg.Models) {
+		return false
+	}
+	l.model, l.attempts, l.wait = l.model+1, 0, 0
+	return true
 }
 
 // Called tells what became of the call that Next returned.

@@ -399,7 +399,8 @@ const (
 	EventAgentInstructions  = "agent.instructions"   // AgentInstructions
 	EventAgentSignal        = "agent.signal"         // AgentSignal
 	EventAgentRecalled      = "agent.recalled"       // AgentRecalled
-	EventAgentShortened     = "agent.shortened"      // AgentShortened; the turn comes next
+	EventAgentShortened     = "agent.shortened"      // AgentShortened
+	EventAgentDeferred      = "agent.deferred"       // AgentDeferred
 	EventAgentInput         = "agent.input"          // AgentInput
 	EventAgentEnded         = "agent.ended"          // AgentEnded; the run's end comes next
 )
@@ -508,6 +509,14 @@ type AgentShortened struct {
 	To       int          `json:"to"`       // to before here are left out, but the prompt
 	// Shortened is how many of the others have shorter results of tools than there were.
 	Shortened int `json:"shortened"`
+}
+
+// AgentDeferred is the data of EventAgentDeferred: turns of a model failed three times in a row,
+// and none is sent for a while.
+type AgentDeferred struct {
+	Model    string    `json:"model"`
+	Until    time.Time `json:"until"`
+	Fallback bool      `json:"fallback"` // the next model is asked instead; else the run waits
 }
 
 // The modes of what a caller says to an agent at work.

@@ -22,6 +22,7 @@ package agent
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -66,7 +67,10 @@ type Config struct {
 }
 
 // Agents has the sources of agents' runs. It is safe for concurrent use.
-type Agents struct{ cfg Config }
+type Agents struct {
+	cfg     Config
+	breaker breaker
+}
 
 var _ run.Agents = (*Agents)(nil)
 
@@ -75,7 +79,7 @@ func New(cfg Config) *Agents {
 	if cfg.Pause == nil {
 		cfg.Pause = pause
 	}
-	return &Agents{cfg}
+	return &Agents{cfg: cfg}
 }
 
 func pause(ctx context.Context, d time.Duration) {
@@ -145,9 +149,10 @@ type source struct {
 	offered offered
 	scan    *scan
 	project instructions
-	leads   int // steps before the first turn, which read these
-	fed     int // results that the loop was told
-	begun   int // results that there were when the loop was made
+	leads   int      // steps before the first turn, which read these
+	fed     int      // results that the loop was told
+	begun   int      // results that there were when the loop was made
+	models  []string // in the order in which they're asked
 	turns   int
 	release func() // of the question at hand; nil: none is
 	told    []run.Entry
@@ -177,6 +182,8 @@ func (s *source) Next(ctx context.Context, results []hub.StepResult) (hub.Step, 
 		}
 		if s.fed >= s.begun { // the loop has heard them
 			st.Inputs = nil
+		} else if st.Tool == turn.Tool { // another model may have been at rest
+			s.fallTo(s.asked(&st))
 		}
 		if err := s.a.play(ctx, s.loop, s.offered, s.scan, &s.run, s.run.ID, &st); err != nil {
 			return hub.Step{}, false, err
@@ -188,6 +195,13 @@ func (s *source) Next(ctx context.Context, results []hub.StepResult) (hub.Step, 
 		}
 		if st.Tool == turn.Tool {
 			s.turns++
+			if s.fed >= s.begun && st.Reason != run.ReasonSteered {
+				a, err := s.a.answer(ctx, s.run.ID, &st)
+				if err != nil && a.Error == nil {
+					a.Error = &turn.Error{Class: turn.Malformed}
+				}
+				s.a.breaker.told(s.a.provider(s.asked(&st)), a.Error)
+			}
 		}
 	}
 	if _, err := s.hear(ctx, false); err != nil {
@@ -196,9 +210,22 @@ func (s *source) Next(ctx context.Context, results []hub.StepResult) (hub.Step, 
 	next, err := s.loop.Next()
 	for waited := false; err == nil; next, err = s.loop.Next() {
 		heard := false
+		rests := s.rests(&next)
 		switch {
 		case next.Done && !s.run.Inbox.Close():
 			heard, err = s.hear(ctx, true)
+		case !rests.IsZero():
+			heard = s.loop.Fallback()
+			s.tell(hub.EventAgentDeferred, hub.AgentDeferred{Model: s.models[next.Model], Until: rests.UTC(), Fallback: heard})
+			if !heard {
+				until, done := s.run.Inbox.Until(ctx)
+				s.a.cfg.Pause(until, time.Until(rests))
+				done()
+				if _, err = s.hear(ctx, false); err == nil {
+					err = ctx.Err()
+				}
+				heard = true
+			}
 		case next.Again > 0 && !waited:
 			until, done := s.run.Inbox.Until(ctx)
 			s.a.cfg.Pause(until, backoff(next.Again, next.Wait))
@@ -239,13 +266,55 @@ func (s *source) Next(ctx context.Context, results []hub.StepResult) (hub.Step, 
 	if err != nil {
 		return hub.Step{}, false, err
 	}
-	s.release = release
+	leave, err := s.a.breaker.enter(ctx, s.a.provider(s.models[next.Model]))
+	if err != nil {
+		release()
+		return hub.Step{}, false, err
+	}
+	s.release = func() { release(); leave() }
 	if c := next.Cut; c != (agentloop.Cut{}) {
 		s.tell(hub.EventAgentShortened, hub.AgentShortened{Question: digest, Bytes: int64(len(text)), Messages: c.Messages, Was: c.Bytes, From: c.From, To: c.To, Shortened: c.Shortened})
 	}
-	input, err := model.Input(s.a.models(&s.run.Agent)[next.Model], digest)
+	input, err := model.Input(s.models[next.Model], digest)
 	return hub.Step{Tool: turn.Tool, Input: input}, true, err
 }
+
+// asked is the name of the model that a turn asked.
+func (s *source) asked(st *hub.StepResult) string {
+	var in struct {
+		Model string `json:"model"`
+	}
+	_ = json.Unmarshal(st.Input, &in) // it's ours
+	return in.Model
+}
+
+// fallTo has the loop ask a model, if it's the one that it asks or behind it.
+func (s *source) fallTo(name string) {
+	for i := slices.Index(s.models, name) - s.loop.Model(); i > 0; i-- {
+		s.loop.Fallback()
+	}
+}
+
+// rests returns until when the model that comes next is left alone; the zero time if it isn't.
+func (s *source) rests(next *agentloop.Step) time.Time {
+	if next.Turn == nil {
+		return time.Time{}
+	}
+	return s.a.breaker.rests(s.a.provider(s.models[next.Model]))
+}
+
+// provider names where a model is asked: models of one address share its bounds.
+func (a *Agents) provider(name string) string {
+	one, err := a.cfg.Models.Model(name)
+	if err != nil || one.URL == "" {
+		return name
+	}
+	return one.URL
+}
+
+// Rests returns until when a model is left alone, since it didn't answer; the zero time if it
+// isn't.
+func (a *Agents) Rests(name string) time.Time { return a.breaker.rests(a.provider(name)) }
 
 // hear tells the loop what its user has said meanwhile, of what follows up one at most. It reports
 // whether there was something.
@@ -309,6 +378,7 @@ func (s *source) ended(text, why string) hub.AgentEnded {
 // begin makes the loop, the first time in its run or after a restart.
 func (s *source) begin(ctx context.Context, first bool) error {
 	names := s.a.models(&s.run.Agent)
+	s.models = names
 	var models []agentloop.Model
 	for _, name := range names {
 		one, err := s.a.cfg.Models.Model(name)

@@ -28,7 +28,7 @@ func (h *Hub) agents() run.Agents {
 	if h.cfg.Instructions {
 		accepted = h.instructed
 	}
-	return agent.New(agent.Config{
+	h.agent = agent.New(agent.Config{
 		Accepted: accepted,
 		Store:    h.st, Models: h.cfg.Models, Scan: h.cfg.Scan, Workspaces: slices.Sorted(maps.Keys(h.cfg.Workspaces)),
 		Tokens: h.cfg.Agent.Tokens, Cost: h.cfg.Agent.Cost * 1_000_000,
@@ -49,6 +49,7 @@ func (h *Hub) agents() run.Agents {
 			return err
 		},
 	})
+	return h.agent
 }
 
 // scoped is a caller whom a run remembers, with the scopes that their token has now.

@@ -283,3 +283,56 @@ func TestAgentSurvives(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// TestAgentDeferred: a model that failed three times in a row is left alone: another run asks the
+// next at once, and asks it still when it goes on after a restart.
+func TestAgentDeferred(t *testing.T) {
+	dir := t.TempDir()
+	files := map[string][]turn.ScriptTurn{"first": {{Error: &turn.Error{Class: turn.Transient, Message: "busy"}}}, "second": {calls("", `palyra_sleep {"ms":2000}`), says("It's done.")}}
+	models := make(map[string]config.Model)
+	for name, turns := range files {
+		b, err := canon.Marshal(turn.Script{Turns: turns})
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), b, 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		models[name] = config.Model{Provider: turn.Scripted, Script: filepath.Join(dir, name)}
+	}
+	first := models["first"]
+	first.Fallback = "second"
+	models["first"] = first
+	set := func(lc *Config, kc *kernel.Config) {
+		var err error
+		if lc.Models, err = model.New(model.Config{Tools: kc.Tools, Fetch: filepath.Join(bin(t), "palyra-fetch"), Default: "first", Models: models}); err != nil {
+			t.Fatal(err)
+		}
+		kc.Tools = lc.Models
+	}
+	h := newHouse(t, set)
+	op := h.member(2001, access.Operator)
+	asked := func(r hub.Run) (names []string) {
+		for _, s := range r.Steps {
+			var in struct{ Model string }
+			if s.Tool == turn.Tool && json.Unmarshal(s.Input, &in) == nil {
+				names = append(names, in.Model)
+			}
+		}
+		return names
+	}
+	if r := h.agent(op, h.session(op), "try"); r.State != hub.RunDone || !slices.Equal(asked(r), []string{"first", "first", "first", "second", "second"}) {
+		t.Errorf("%s %s, asked %q", r.State, r.Reason, asked(r))
+	}
+	p, err := hub.ListModels.Do(t.Context(), h, op, hub.None{})
+	if err != nil || p.Items[0].Reason != agentloop.ReasonProvider || p.Items[1].Reason != "" {
+		t.Errorf("%+v, %v", p.Items, err)
+	}
+	id := h.under(op, h.session(op), "again")
+	h.until(op, id, hub.EventAgentDeferred)
+	h.stop()
+	h.reopen(set)
+	if r := h.ended(op, id); r.State != hub.RunDone || !slices.Equal(asked(r), []string{"second", "second"}) {
+		t.Errorf("%s %s, asked %q", r.State, r.Reason, asked(r))
+	}
+}

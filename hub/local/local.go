@@ -147,6 +147,7 @@ type Hub struct {
 	st      *store.Store
 	access  *access.Registry
 	runs    *run.Engine
+	agent   *agent.Agents // nil: there are no models
 	started time.Time
 
 	table hub.Table // immutable

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
+	"palyra/agentloop"
 	"palyra/agentloop/turn"
 	"palyra/authz/policy"
 	"palyra/hub"
@@ -37,6 +39,8 @@ func (h *Hub) listModels(ctx context.Context, c hub.Caller, _ hub.None) (p hub.P
 			return p, h.named(c, err)
 		} else if err != nil {
 			m.Reason, m.Why, m.Hint = fault.ReasonOf(err), err.Error(), fault.HintOf(err)
+		} else if until := h.agent.Rests(name); !until.IsZero() {
+			m.Reason, m.Why = agentloop.ReasonProvider, "it didn't answer three times: agents ask it again at "+until.UTC().Format(time.TimeOnly)+" UTC"
 		}
 		p.Items = append(p.Items, m)
 	}
