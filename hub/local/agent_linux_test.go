@@ -21,13 +21,13 @@ import (
 )
 
 // withScript declares a scripted model, which answers with these turns.
-func withScript(t *testing.T, turns ...turn.ScriptTurn) func(*Config, *kernel.Config) {
+func withScript(t testing.TB, turns ...turn.ScriptTurn) func(*Config, *kernel.Config) {
 	t.Helper()
 	return withWindow(t, 32_000, turns...)
 }
 
 // withWindow is withScript for a model with a window of so many tokens.
-func withWindow(t *testing.T, window int64, turns ...turn.ScriptTurn) func(*Config, *kernel.Config) {
+func withWindow(t testing.TB, window int64, turns ...turn.ScriptTurn) func(*Config, *kernel.Config) {
 	t.Helper()
 	b, err := canon.Marshal(turn.Script{Turns: turns})
 	if err != nil {
