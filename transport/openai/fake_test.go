@@ -1,0 +1,276 @@
+package openai
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"palyra/agentloop/turn"
+	"palyra/hub"
+	"palyra/internal/fault"
+	"palyra/internal/ident"
+	"palyra/transport/behind"
+)
+
+// fake is a palyrad that has one answer for each run: the events of its steps.
+type fake struct {
+	hub.Table
+	t *testing.T
+
+	mu        sync.Mutex
+	sessions  map[string]string // state by id
+	runs      map[string]*hub.Run
+	started   []hub.NewRun
+	cancelled []string
+
+	steps    []step
+	end      hub.Run // what a run's end has: state, reason and answer
+	hang     bool    // the run doesn't end
+	cut      int     // bytes of a part of output; 0: as they are
+	noOutput bool    // output can't be followed while it comes
+}
+
+// step is one of each run.
+type step struct {
+	tool   string
+	output string
+	result hub.StepResult
+	asked  *hub.Approval
+}
+
+func newFake(t *testing.T, steps ...step) *fake {
+	f := &fake{t: t, sessions: map[string]string{}, runs: map[string]*hub.Run{}, steps: steps, end: hub.Run{State: hub.RunDone}}
+	f.Table = hub.NewTable(
+		hub.ListModels.By(func(context.Context, hub.Caller, hub.None) (hub.Page[hub.Model], error) {
+			return hub.Page[hub.Model]{Items: []hub.Model{{Name: "main", Provider: turn.Chat, Model: "m", Default: true}, {Name: "claude", Provider: turn.Messages}, {Name: "gone", Reason: "helper_unusable"}}}, nil
+		}),
+		hub.CreateSession.By(f.createSession), hub.GetSession.By(f.getSession), hub.EndSession.By(f.endSession),
+		hub.ListSessions.By(func(context.Context, hub.Caller, hub.SessionQuery) (hub.Page[hub.Session], error) {
+			return hub.Page[hub.Session]{}, nil
+		}),
+		hub.StartRun.By(f.startRun), hub.GetRun.By(f.getRun), hub.CancelRun.By(f.cancelRun),
+		hub.ReadTape.By(f.readTape), hub.ReadOutput.By(f.readOutput),
+		hub.ListApprovals.By(func(context.Context, hub.Caller, hub.ApprovalQuery) (hub.Page[hub.Approval], error) {
+			return hub.Page[hub.Approval]{}, nil
+		}),
+	)
+	return f
+}
+
+// lines are events of a turn as its program writes them.
+func lines(events ...turn.Event) string {
+	var b strings.Builder
+	for _, ev := range events {
+		if (turn.Writer{W: &b}).Write(ev) != nil {
+			panic("an event can't be written")
+		}
+	}
+	return b.String()
+}
+
+// says is a turn that answers with a text.
+func says(text string) step {
+	var events []turn.Event
+	for _, w := range strings.SplitAfter(text, " ") {
+		events = append(events, turn.Event{Text: w})
+	}
+	return step{tool: turn.Tool, output: lines(append(events, turn.Event{End: turn.EndStop, Usage: &turn.Usage{Input: 5, Cached: 2, Output: 3}})...)}
+}
+
+func (f *fake) createSession(_ context.Context, c hub.Caller, n hub.NewSession) (hub.Session, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	id := ident.New(ident.Session)
+	f.sessions[id] = hub.SessionOpen
+	return hub.Session{ID: id, Title: n.Title, State: hub.SessionOpen}, nil
+}
+
+func (f *fake) getSession(_ context.Context, _ hub.Caller, id string) (hub.Session, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.sessions[id] == "" {
+		return hub.Session{}, fault.New(fault.NotFound, "no_such_session", "read session", nil)
+	}
+	return hub.Session{ID: id, Principal: "alice", State: f.sessions[id]}, nil
+}
+
+func (f *fake) endSession(_ context.Context, _ hub.Caller, in hub.SessionChange) (hub.Session, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.sessions[in.ID] = hub.SessionEnded
+	for id, r := range f.runs {
+		if r.Session == in.ID && r.State == hub.RunInProgress {
+			f.cancelled = append(f.cancelled, id)
+		}
+	}
+	return hub.Session{ID: in.ID}, nil
+}
+
+func (f *fake) startRun(_ context.Context, _ hub.Caller, n hub.NewRun) (hub.Run, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.sessions[n.Session] != hub.SessionOpen {
+		return hub.Run{}, fault.New(fault.NotFound, "no_such_session", "start run", nil)
+	}
+	f.started = append(f.started, n)
+	r := &hub.Run{ID: ident.New(ident.Run), Session: n.Session, Principal: "alice", State: hub.RunInProgress, Agent: n.Agent, Created: time.Now()}
+	f.runs[r.ID] = r
+	return *r, nil
+}
+
+func (f *fake) getRun(_ context.Context, _ hub.Caller, id string) (hub.Run, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := f.runs[id]
+	if r == nil {
+		return hub.Run{}, fault.New(fault.NotFound, "not_found", "read run", nil)
+	}
+	out := *r
+	if !f.hang {
+		out.State, out.Reason, out.Answer = f.end.State, f.end.Reason, f.end.Answer
+	}
+	for i := range f.steps {
+		s := f.result(i)
+		if s.Tool = f.steps[i].tool; len(f.started) > 0 && i == 0 && len(f.started[0].Steps) > 0 {
+			s.Input = f.started[0].Steps[0].Input
+		}
+		out.Steps = append(out.Steps, s)
+	}
+	return out, nil
+}
+
+func (f *fake) result(i int) hub.StepResult {
+	s := f.steps[i].result
+	index := uint64(40 + i)
+	s.Index, s.State, s.LogIndex = i, hub.StepDone, &index
+	if s.Outcome == "" {
+		s.Outcome = "executed"
+	}
+	s.Stdout = hub.Output{Size: int64(len(f.steps[i].output)), Text: f.steps[i].output}
+	return s
+}
+
+func (f *fake) cancelRun(_ context.Context, _ hub.Caller, id string) (hub.Run, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.cancelled = append(f.cancelled, id)
+	f.end.State = hub.RunCancelled
+	return *f.runs[id], nil
+}
+
+// events is a tape, or output.
+type events[T any] struct {
+	all  []T
+	hang bool
+}
+
+func (e *events[T]) Next(ctx context.Context) (v T, err error) {
+	switch {
+	case len(e.all) > 0:
+		v, e.all = e.all[0], e.all[1:]
+		return v, nil
+	case e.hang:
+		<-ctx.Done()
+		return v, ctx.Err()
+	}
+	return v, io.EOF
+}
+
+func (e *events[T]) Close() error { return nil }
+
+func (f *fake) readTape(_ context.Context, _ hub.Caller, q hub.TapeQuery) (hub.Tape, error) {
+	t := &events[hub.Event]{hang: f.hang}
+	add := func(kind string, data any) {
+		b, err := json.Marshal(data)
+		if err != nil {
+			f.t.Error(err)
+		}
+		t.all = append(t.all, hub.Event{Run: q.Run, Kind: kind, Data: b})
+	}
+	add(hub.EventRunInProgress, hub.RunChange{})
+	for i, s := range f.steps {
+		add(hub.EventStepStarted, hub.StepStarted{Step: i, Tool: s.tool})
+		if s.asked != nil {
+			add(hub.EventApprovalRequested, s.asked)
+			if f.hang {
+				return t, nil
+			}
+			add(hub.EventApprovalResolved, hub.ApprovalResolved{Step: i, Approval: s.asked.ID, State: hub.ApprovalApproved})
+		}
+		if f.hang && i == len(f.steps)-1 {
+			return t, nil
+		}
+		add(hub.EventStepEnded, f.result(i))
+	}
+	return t, nil
+}
+
+func (f *fake) readOutput(_ context.Context, _ hub.Caller, q hub.OutputQuery) (hub.Outputs, error) {
+	if f.noOutput && q.Until == "" {
+		return nil, fault.New(fault.Unavailable, "too_many", "read output", errors.New("no place"))
+	}
+	text := f.steps[q.Step].output[q.Stdout:]
+	n := f.cut
+	if n == 0 {
+		n = max(len(text), 1)
+	}
+	o := &events[hub.OutputPart]{hang: f.hang}
+	for len(text) > 0 {
+		n = min(n, len(text))
+		o.all = append(o.all, hub.OutputPart{Step: q.Step, Stream: "stdout", Base64: []byte(text[:n])})
+		text = text[n:]
+	}
+	return o, nil
+}
+
+// ask sends a request as alice.
+func (f *fake) ask(h *Handler, method, path, body string) *httptest.ResponseRecorder {
+	f.t.Helper()
+	return f.askIn(f.t.Context(), h, method, path, body)
+}
+
+func (f *fake) askIn(ctx context.Context, h *Handler, method, path, body string) *httptest.ResponseRecorder {
+	f.t.Helper()
+	w := httptest.NewRecorder()
+	r := httptest.NewRequestWithContext(ctx, method, path, nil)
+	v := &behind.Visitor{Caller: hub.Caller{User: "alice", Token: "tok_1"}, Hub: f, Body: json.RawMessage(body), May: func() error { return nil },
+		Hold: func(int64) (func(), error) { return func() {}, nil }}
+	if err := h.Serve(w, r, v); err != nil {
+		flawOfError(err).answer(w, r)
+	}
+	return w
+}
+
+// object reads an answer.
+func (f *fake) object(w *httptest.ResponseRecorder, status int) object {
+	f.t.Helper()
+	var o object
+	if err := json.Unmarshal(w.Body.Bytes(), &o); err != nil || w.Code != status {
+		f.t.Fatalf("%d %s, want %d: %v", w.Code, w.Body, status, err)
+	}
+	return o
+}
+
+// at returns a part of an answer.
+func at(v any, path ...any) any {
+	for _, p := range path {
+		switch p := p.(type) {
+		case string:
+			o, _ := v.(object)
+			v = o[p]
+		case int:
+			l, _ := v.([]any)
+			if p >= len(l) {
+				return nil
+			}
+			v = l[p]
+		}
+	}
+	return v
+}

@@ -1,0 +1,295 @@
+package openai
+
+import (
+	"context"
+	"encoding/json"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"palyra/agentloop/turn"
+	"palyra/hub"
+	"palyra/internal/canon"
+	"palyra/internal/ident"
+	"palyra/transport/behind"
+)
+
+const hello = `{"model":"main","messages":[{"role":"user","content":"hello"}]}`
+
+// TestModels: a model that can't be asked isn't there.
+func TestModels(t *testing.T) {
+	f, h := newFake(t), NewHandler()
+	var ids []string
+	list, _ := f.object(f.ask(h, "GET", "/v1/models", ""), 200)["data"].([]any)
+	for _, m := range list {
+		ids = append(ids, at(m, "id").(string))
+	}
+	if got := strings.Join(ids, " "); got != "main claude agent/main agent agent/claude" {
+		t.Error(got)
+	}
+	if o := f.object(f.ask(h, "GET", "/v1/models/gone", ""), 404); at(o, "error", "code") != "model_not_found" {
+		t.Error(o)
+	}
+	if o := f.object(f.ask(h, "POST", "/v1/embeddings", "{}"), 501); at(o, "error", "type") != kindServer {
+		t.Error(o)
+	}
+}
+
+// TestChat: an answer is the same however its output is cut, whole or as a stream, and where it
+// can't be followed while it comes.
+func TestChat(t *testing.T) {
+	for _, cut := range []int{0, 1, 7, 100} {
+		f, h := newFake(t, says("I am here é.")), NewHandler()
+		f.cut, f.noOutput = cut, cut == 100
+		o := f.object(f.ask(h, "POST", pathChat, hello), 200)
+		if at(o, "choices", 0, "message", "content") != "I am here é." || at(o, "choices", 0, "finish_reason") != "stop" || at(o, "usage", "total_tokens") != 8.0 || at(o, "palyra", "receipts", 0) != 40.0 {
+			t.Errorf("cut at %d: %v", cut, o)
+		}
+		w := f.ask(h, "POST", pathChat, strings.Replace(hello, "{", `{"stream":true,"stream_options":{"include_usage":true},`, 1))
+		text := ""
+		for _, d := range data(w) {
+			var o object
+			if json.Unmarshal([]byte(d), &o) == nil {
+				s, _ := at(o, "choices", 0, "delta", "content").(string)
+				text += s
+			}
+		}
+		if !strings.HasSuffix(w.Body.String(), "data: [DONE]\n\n") || text != "I am here é." || !strings.Contains(w.Body.String(), `"total_tokens":8`) {
+			t.Errorf("cut at %d: %s", cut, w.Body)
+		}
+		for id, state := range f.sessions {
+			if state != hub.SessionEnded {
+				t.Errorf("the session %s stays open", id)
+			}
+		}
+	}
+}
+
+// data returns the data of a stream's events.
+func data(w *httptest.ResponseRecorder) (out []string) {
+	for line := range strings.Lines(w.Body.String()) {
+		if d, ok := strings.CutPrefix(line, "data: "); ok {
+			out = append(out, strings.TrimSpace(d))
+		}
+	}
+	return out
+}
+
+// TestAsked: what the model is asked is what the request says, whichever protocol says it.
+func TestAsked(t *testing.T) {
+	const want = `{"choice":"any","max_tokens":9,"messages":[{"parts":[{"text":"q"}],"role":"user"},{"parts":[{"text":"a"},{"call":{"arguments":"{\"x\":1}","id":"c","name":"f"}}],"role":"assistant"},` +
+		`{"parts":[{"result":{"id":"c","text":"r"}},{"text":"more"}],"role":"user"}],"one_call":true,"system":"s","temperature":0.5,"tools":[{"description":"d","name":"f","schema":{"type":"object"}}],"top_p":1}`
+	for path, body := range map[string]string{
+		pathChat: `{"model":"main","temperature":0.5,"top_p":1,"max_completion_tokens":9,"parallel_tool_calls":false,"tool_choice":"required","n":1,"user":"me","store":false,
+			"tools":[{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object"}}}],
+			"messages":[{"role":"system","content":"s"},{"role":"user","content":[{"type":"text","text":"q"}]},
+			{"role":"assistant","content":"a","refusal":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{\"x\":1}"}}]},
+			{"role":"tool","tool_call_id":"c","content":"r"},{"role":"user","content":"more"}]}`,
+		pathResponses: `{"model":"main","temperature":0.5,"top_p":1,"max_output_tokens":9,"parallel_tool_calls":false,"tool_choice":"required","instructions":"s","store":false,
+			"tools":[{"type":"function","name":"f","description":"d","parameters":{"type":"object"}}],
+			"input":[{"role":"user","content":"q"},{"type":"message","role":"assistant","content":[{"type":"output_text","text":"a","annotations":[]}]},
+			{"type":"function_call","call_id":"c","name":"f","arguments":"{\"x\":1}"},{"type":"function_call_output","call_id":"c","output":"r"},{"role":"user","content":[{"type":"input_text","text":"more"}]}]}`,
+		pathMessages: `{"model":"main","temperature":0.5,"top_p":1,"max_tokens":9,"system":"s","tool_choice":{"type":"any","disable_parallel_tool_use":true},
+			"tools":[{"name":"f","description":"d","input_schema":{"type":"object"}}],
+			"messages":[{"role":"user","content":"q"},{"role":"assistant","content":[{"type":"text","text":"a"},{"type":"tool_use","id":"c","name":"f","input":{"x":1}}]},
+			{"role":"user","content":[{"type":"tool_result","tool_use_id":"c","content":"r"},{"type":"text","text":"more"}]}]}`,
+	} {
+		f := newFake(t, says("yes"))
+		f.object(f.ask(NewHandler(), "POST", path, body), 200)
+		got, err := canon.Canonical(f.started[0].Steps[0].Input)
+		if err != nil || string(got) != `{"model":"main","request":`+want+`}` || !f.started[0].Parallel {
+			t.Errorf("%s: %v\n%s\n%s", path, err, got, want)
+		}
+	}
+}
+
+// TestRefused: what isn't supported is refused by the name of the member, before anything begins.
+func TestRefused(t *testing.T) {
+	f, h := newFake(t, says("yes")), NewHandler()
+	for _, c := range []struct{ path, body, param string }{
+		{pathChat, `{"messages":[]}`, "model"},
+		{pathChat, `{"model":"main","messages":[]}`, "messages"},
+		{pathChat, `{"model":"main","messages":[{"role":"user","content":"a"}],"seed":1}`, "seed"},
+		{pathChat, `{"model":"main","messages":[{"role":"user","content":"a"}],"n":2}`, "n"},
+		{pathChat, `{"model":"main","messages":[{"role":"user","content":"a"}],"stream_options":{}}`, "stream_options"},
+		{pathChat, `{"model":"main","messages":[{"role":"user","content":"a","x":1}]}`, "messages[0].x"},
+		{pathChat, `{"model":"main","messages":[{"role":"user","content":[{"type":"image_url"}]}]}`, "messages[0].content[0].type"},
+		{pathChat, `{"model":"main","messages":[{"role":"user","content":"a"},{"role":"system","content":"b"}]}`, "messages[1].role"},
+		{pathChat, `{"model":"main","messages":[{"role":"user","content":"a"}],"tool_choice":"required"}`, "tool_choice"},
+		{pathChat, `{"model":"main","messages":[{"role":"user","content":"a"}],"temperature":3}`, "temperature"},
+		{pathChat, `{"model":"main","messages":[{"role":"user","content":"a"}],"temperature":"hot"}`, "temperature"},
+		{pathChat, `{"model":"main","messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"a.b"}}]}`, "tools[0].function.name"},
+		{pathChat, `{"model":"agent","messages":[{"role":"user","content":"a"}],"temperature":1}`, "temperature"},
+		{pathChat, `{"model":"agent","messages":[{"role":"user","content":"a"}],"tools":[]}`, "tools"},
+		{pathChat, `{"model":"agent","messages":[{"role":"tool","tool_call_id":"a","content":"b"}]}`, "messages[0]"},
+		{pathChat, `{"model":"main","messages":[{"role":"user","content":"a"}],"metadata":{"palyra_x":"1"}}`, "metadata.palyra_x"},
+		{pathResponses, `{"model":"main"}`, "input"},
+		{pathResponses, `{"model":"main","input":"a","conversation":"c"}`, "conversation"},
+		{pathResponses, `{"model":"main","input":"a","background":true,"store":false}`, "background"},
+		{pathResponses, `{"model":"main","input":[{"type":"item_reference","id":"x"}]}`, "input[0].type"},
+		{pathResponses, `{"model":"main","input":"a","tools":[{"type":"web_search"}]}`, "tools[0].type"},
+		{pathResponses, `{"model":"main","input":"a","previous_response_id":"resp_none"}`, "previous_response_id"},
+		{pathResponses, `{"model":"main","input":"a","include":["file_search_call.results"]}`, "include"},
+		{pathMessages, `{"model":"main","messages":[{"role":"user","content":"a"}]}`, "max_tokens"},
+		{pathMessages, `{"model":"main","max_tokens":1,"messages":[{"role":"user","content":"a"}],"thinking":{"type":"enabled"}}`, "thinking"},
+		{pathMessages, `{"model":"main","max_tokens":1,"messages":[{"role":"user","content":[{"type":"image"}]}]}`, "messages[0].content[0].type"},
+	} {
+		o := f.object(f.ask(h, "POST", c.path, c.body), 400)
+		param, _ := at(o, "error", "param").(string)
+		if c.path == pathMessages {
+			param, _, _ = strings.Cut(at(o, "error", "message").(string), ": ")
+		}
+		if param != c.param {
+			t.Errorf("%s %s: %v", c.path, c.body, o)
+		}
+	}
+	w := f.ask(h, "POST", pathChat, `{"model":"claude","messages":[{"role":"user","content":"a"}],"response_format":{"type":"json_object"}}`)
+	if o := f.object(w, 400); !strings.Contains(at(o, "error", "message").(string), "format") {
+		t.Error(o)
+	}
+	if len(f.started) > 0 {
+		t.Errorf("%d runs began", len(f.started))
+	}
+}
+
+// TestFailures: a provider's failure has the status that clients act on, in a stream too until it has
+// begun.
+func TestFailures(t *testing.T) {
+	for class, status := range map[string]int{turn.AuthInvalid: 502, turn.RateLimited: 429, turn.Quota: 429, turn.ContextWindow: 400, turn.ContentBlocked: 400, turn.TimedOut: 504, turn.Transient: 503, turn.Unreachable: 502} {
+		f := newFake(t, step{tool: turn.Tool, output: lines(turn.Event{Error: &turn.Error{Class: class, Message: "m", RetryAfter: 1500}}), result: hub.StepResult{Exit: 1}})
+		f.end = hub.Run{State: hub.RunFailed, Reason: "step_failed"}
+		for _, stream := range []string{"", `"stream":true,`} {
+			w := f.ask(NewHandler(), "POST", pathChat, strings.Replace(hello, "{", "{"+stream, 1))
+			if o := f.object(w, status); at(o, "error", "code") == nil || w.Header().Get("Retry-After") != "2" {
+				t.Errorf("%s: %v %v", class, o, w.Header())
+			}
+		}
+	}
+	f := newFake(t, step{tool: turn.Tool, output: lines(turn.Event{Text: "It "}, turn.Event{Error: &turn.Error{Class: turn.Transient, Message: "m"}}), result: hub.StepResult{Exit: 1}})
+	f.end = hub.Run{State: hub.RunFailed, Reason: "step_failed"}
+	w := f.ask(NewHandler(), "POST", pathChat, strings.Replace(hello, "{", `{"stream":true,`, 1))
+	if ds := data(w); w.Code != 200 || !strings.HasPrefix(ds[len(ds)-1], `{"error":`) {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	if o := f.object(f.ask(NewHandler(), "POST", pathResponses, `{"model":"main","input":"a"}`), 200); at(o, "status") != "failed" || at(o, "error", "code") != turn.Transient || at(o, "output", 0, "status") != "incomplete" {
+		t.Error(o)
+	}
+	f = newFake(t, step{tool: turn.Tool, result: hub.StepResult{Outcome: "denied", Denial: &hub.Denial{Layer: hub.LayerPolicy, DecisionID: "d1"}}})
+	f.end = hub.Run{State: hub.RunFailed}
+	if o := f.object(f.ask(NewHandler(), "POST", pathChat, hello), 403); at(o, "error", "code") != "access_denied" || at(o, "error", "palyra", "decision") != "d1" {
+		t.Error(o)
+	}
+	weak := &behind.Visitor{Caller: hub.Caller{Scopes: []string{"run.start", "session.read", "session.write", "artifact.read"}}}
+	if no, ok := needs(weak).(*flaw); !ok || no.code != "missing_scope" || !strings.Contains(no.text, "run.cancel") {
+		t.Errorf("%v", no)
+	}
+}
+
+// TestResponse: a response is the same as it comes and as it's read from its run, and one that goes
+// on has what came before.
+func TestResponse(t *testing.T) {
+	reasons := json.RawMessage(`{"encrypted_content":"x","id":"rs","summary":[],"type":"reasoning"}`)
+	f := newFake(t, step{tool: turn.Tool, output: lines(turn.Event{Opaque: reasons}, turn.Event{Text: "I "}, turn.Event{Text: "ask."}, turn.Event{Call: &turn.Call{ID: "c", Name: "f", Arguments: "{}"}},
+		turn.Event{End: turn.EndCalls, Usage: &turn.Usage{Input: 1, Output: 2}})})
+	h := NewHandler()
+	o := f.object(f.ask(h, "POST", pathResponses, `{"model":"main","input":"a","tools":[{"type":"function","name":"f"}]}`), 200)
+	got := f.object(f.ask(h, "GET", pathResponses+"/"+o["id"].(string), ""), 200)
+	for _, member := range []string{"id", "output", "status", "usage", "tools", "palyra"} {
+		a, _ := encode(o[member])
+		b, _ := encode(got[member])
+		if string(a) != string(b) {
+			t.Errorf("%s: %s, and on record %s", member, a, b)
+		}
+	}
+	if len(o["output"].([]any)) != 3 || at(o, "output", 0, "encrypted_content") != "x" || at(o, "output", 2, "call_id") != "c" {
+		t.Error(o)
+	}
+	f.object(f.ask(h, "POST", pathResponses, `{"model":"main","previous_response_id":"`+o["id"].(string)+`","input":[{"type":"function_call_output","call_id":"c","output":"r"}]}`), 200)
+	input := string(f.started[1].Steps[0].Input)
+	for _, part := range []string{`{"text":"a"}`, `"encrypted_content":"x"`, `"name":"f"`, `{"result":{"id":"c","text":"r"}}`} {
+		if !strings.Contains(input, part) {
+			t.Errorf("%s isn't in %s", part, input)
+		}
+	}
+	if f.started[0].Session != f.started[1].Session || len(f.sessions) != 1 {
+		t.Errorf("sessions %v", f.sessions)
+	}
+	f.runs[runOf("resp_", o["id"].(string))].Principal = "bob"
+	f.object(f.ask(h, "GET", pathResponses+"/"+o["id"].(string), ""), 404)
+}
+
+// TestWaits: a response that waits for a person is incomplete, and goes on without input.
+func TestWaits(t *testing.T) {
+	asks := step{tool: "process.run", asked: &hub.Approval{ID: "apr_1", Text: "?", Created: time.Now().Add(time.Hour)}}
+	f, h := newFake(t, says("I do."), asks), NewHandler()
+	f.hang = true
+	o := f.object(f.ask(h, "POST", pathResponses, `{"model":"agent","input":"a"}`), 200)
+	if at(o, "status") != "incomplete" || at(o, "incomplete_details", "reason") != waitsForApproval || at(o, "output", 1, "type") != itemCall || at(o, "output", 2, "type") != itemApproval || len(f.cancelled) > 0 {
+		t.Fatalf("%v, cancelled %v", o, f.cancelled)
+	}
+	f.hang, asks.asked.Created = false, time.Now().Add(-time.Hour)
+	f.end.Answer = &hub.AgentEnded{Text: "done"}
+	o2 := f.object(f.ask(h, "POST", pathResponses, `{"model":"agent","previous_response_id":"`+o["id"].(string)+`"}`), 200)
+	if o2["id"] != o["id"] || at(o2, "status") != "completed" || at(o2, "output", 2, "state") != hub.ApprovalApproved || len(f.started) != 1 {
+		t.Error(o2)
+	}
+}
+
+// TestGone: a client that goes cancels its run; a run in the background goes on.
+func TestGone(t *testing.T) {
+	for path, body := range map[string]string{pathChat: hello, pathResponses: `{"model":"main","input":"a"}`, pathMessages: `{"model":"main","max_tokens":1,"messages":[{"role":"user","content":"a"}]}`} {
+		f, h := newFake(t, step{tool: turn.Tool, output: lines(turn.Event{Text: "a"})}), NewHandler()
+		f.hang = true
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(10*time.Millisecond, cancel)
+		f.askIn(ctx, h, "POST", path, body)
+		if len(f.cancelled) != 1 {
+			t.Errorf("%s: cancelled %v", path, f.cancelled)
+		}
+	}
+	f, h := newFake(t, says("a")), NewHandler()
+	f.hang = true
+	if o := f.object(f.ask(h, "POST", pathResponses, `{"model":"agent","background":true,"input":"a"}`), 200); at(o, "status") != "queued" || len(f.cancelled) > 0 {
+		t.Error(o, f.cancelled)
+	}
+}
+
+// TestFunctions: an agent's run that ends with calls of the client's ends as calls.
+func TestFunctions(t *testing.T) {
+	f, h := newFake(t, says("I ask.")), NewHandler()
+	f.end.Answer = &hub.AgentEnded{Calls: []hub.AgentCall{{ID: "c", Name: "f", Arguments: "{}"}}}
+	session := ident.New(ident.Session)
+	f.sessions[session] = hub.SessionOpen
+	o := f.object(f.ask(h, "POST", pathChat, `{"model":"agent","metadata":{"palyra_session":"`+session+`"},"messages":[{"role":"developer","content":"d"},{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f"}}]}`), 200)
+	if at(o, "choices", 0, "finish_reason") != "tool_calls" || at(o, "choices", 0, "message", "tool_calls", 0, "id") != "c" || f.sessions[session] != hub.SessionOpen {
+		t.Error(o)
+	}
+	if a := f.started[0].Agent; a.Prompt != "a" || a.Instructions != "d" || len(a.Functions) != 1 {
+		t.Errorf("%+v", a)
+	}
+	f.object(f.ask(h, "POST", pathChat, `{"model":"agent","metadata":{"palyra_session":"`+session+`"},"messages":[{"role":"tool","tool_call_id":"c","content":"r"}]}`), 200)
+	if a := f.started[1].Agent; a.Prompt != "" || len(a.Results) != 1 || a.Results[0].Text != "r" {
+		t.Errorf("%+v", a)
+	}
+	f.object(f.ask(h, "POST", pathChat, `{"model":"agent","metadata":{"palyra_session":"ses_none"},"messages":[{"role":"user","content":"a"}]}`), 404)
+}
+
+// FuzzRequest: whatever a request has, it's answered, and nothing that was refused began.
+func FuzzRequest(f *testing.F) {
+	f.Add(hello)
+	f.Add(`{"model":"agent","input":[{"role":"user","content":[{"type":"input_text","text":"a"}]}],"tools":[{"type":"function","name":"f"}]}`)
+	f.Add(`{"model":"main","max_tokens":1,"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"c"}]}]}`)
+	f.Fuzz(func(t *testing.T, body string) {
+		if canon.Decode([]byte(body), new(json.RawMessage), canon.Limits{}) != nil || strings.TrimSpace(body) == "" {
+			return // the server refuses it
+		}
+		for _, path := range []string{pathChat, pathResponses, pathMessages} {
+			p := newFake(t, says("yes"))
+			w := p.ask(NewHandler(), "POST", path, body)
+			if w.Code >= 500 || w.Code >= 400 && len(p.started) > 0 || w.Code == 200 && len(p.started) != 1 {
+				t.Errorf("%s: %d, %d runs: %s", path, w.Code, len(p.started), w.Body)
+			}
+		}
+	})
+}
