@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build test user-test exhaustive user-exhaustive check fmt vet arch lint vuln generate conformance battery battery-turn oracle sigstore cedar swaps sysfuzz agents console pictures fuzz fuzzers bench bench-full bench-baseline bench-compare lab demo cross ci clean
+.PHONY: help build test user-test exhaustive user-exhaustive check fmt vet arch lint vuln generate conformance battery battery-turn oracle sigstore cedar swaps sysfuzz agents clients console pictures fuzz fuzzers bench bench-full bench-baseline bench-compare lab demo cross ci clean
 
 $(if $(findstring palyra_knobs,$(GOFLAGS) $(shell go env GOFLAGS)),$(error palyra_knobs builds a sandbox with holes: for tests only, never for bin/))
 GIT     := git -c safe.directory=*
@@ -84,13 +84,15 @@ agents: build ## Claude Code, Codex and the MCP inspector, unmodified, with paly
 	go run ./conformance/agents
 oracle: build
 	go test $(TESTFLAGS) ./conformance/powercut
-	@for m in $(filter-out conformance/console,$(NESTED)); do (cd $$m && go test $(TESTFLAGS) ./...); done
+	@for m in $(filter-out conformance/console conformance/clients,$(NESTED)); do (cd $$m && go test $(TESTFLAGS) ./...); done
+clients: build conformance/clients/node_modules ## OpenAI's clients for Go and JavaScript and Anthropic's, unchanged, at /v1/ (npm)
+	cd conformance/clients && go test -count 1 $(TESTFLAGS) .
 console: build conformance/console/node_modules ## the pages in Chromium, and what axe-core has against them (npm)
 	cd conformance/console && go test -count 1 $(TESTFLAGS) .
 pictures: build conformance/console/node_modules ## the pictures of the pages, in docs/console
 	mkdir -p docs/console; cd conformance/console && go test -count 1 -run '^TestPictures$$' . -args -pictures $(CURDIR)/docs/console
 	sha256sum transport/console/pages/* transport/console/assets/*.css transport/console/assets/*.js >docs/console/SOURCES
-conformance/console/node_modules: conformance/console/package-lock.json
+conformance/%/node_modules: conformance/%/package-lock.json
 	cd $(@D) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error >&2
 sigstore: build ; go run ./conformance/foreign
 cedar:

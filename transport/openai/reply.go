@@ -156,8 +156,8 @@ func (b *reply) start(s *hub.StepStarted) error {
 	return b.add(o)
 }
 
-// proposed returns the call that a step of a tool makes, and forgets those before it: the agent made
-// none of them. Tools of servers have names of their own.
+// proposed returns the call that a step of a tool makes, and forgets those before it: the agent
+// made none of them. Tools of servers have names of their own.
 func (b *reply) proposed(tool string) *turn.Call {
 	offered := strings.ReplaceAll(tool, ".", "_")
 	i := slices.IndexFunc(b.pending, func(c *turn.Call) bool { return c.Name == offered })
@@ -188,7 +188,7 @@ func (b *reply) end(s *hub.StepResult) error {
 	o := b.output[at]
 	o["status"], o["outcome"], o["exit"] = "completed", s.Outcome, s.Exit
 	if s.Outcome != "executed" {
-		o["status"] = "failed"
+		o["status"], o["reason"] = "failed", s.Reason
 	}
 	if s.LogIndex != nil {
 		o["receipt"] = *s.LogIndex

@@ -1,0 +1,56 @@
+// Drives palyrad with Anthropic's client for JavaScript. Prints "ok NAME" for each part.
+import assert from "node:assert/strict";
+import Anthropic from "@anthropic-ai/sdk";
+
+const [url, apiKey] = process.argv.slice(2);
+const baseURL = new URL("..", url).href.replace(/\/$/, "");
+const client = new Anthropic({ baseURL, apiKey, maxRetries: 0 });
+const user = (content) => ({ role: "user", content });
+const tools = [{ name: "get_weather", input_schema: { type: "object", properties: { city: { type: "string" } } } }];
+
+const parts = {
+  async message() {
+    const m = await client.messages.create({ model: "real", max_tokens: 100, system: "Be brief.", messages: [user("hello")] });
+    assert.equal(m.content[0].text, "You said hello.");
+    assert.equal(m.stop_reason, "end_turn");
+    assert.deepEqual([m.usage.input_tokens, m.usage.cache_read_input_tokens, m.usage.output_tokens], [8, 3, 4]);
+  },
+
+  async tools() {
+    const q = { model: "real", max_tokens: 100, tools, messages: [user("weather?")] };
+    const first = await client.messages.create(q);
+    assert.equal(first.stop_reason, "tool_use");
+    const call = first.content.at(-1);
+    assert.deepEqual(call.input, { city: "Oslo" });
+    q.messages.push({ role: "assistant", content: first.content }, user([{ type: "tool_result", tool_use_id: call.id, content: "21" }]));
+    assert.equal((await client.messages.create(q)).content[0].text, "It is 21 degrees.");
+  },
+
+  async stream() {
+    const stream = client.messages.stream({ model: "real", max_tokens: 100, tools, messages: [user("weather?")] });
+    const m = await stream.finalMessage();
+    assert.deepEqual(m.content.at(-1).input, { city: "Oslo" });
+    const text = [];
+    const said = client.messages.stream({ model: "real", max_tokens: 100, messages: [user("hello")] }).on("text", (t) => text.push(t));
+    assert.equal((await said.finalMessage()).content[0].text, "You said hello.");
+    assert.equal(text.join(""), "You said hello.");
+  },
+
+  async errors() {
+    const wrong = new Anthropic({ baseURL, apiKey: "palyra_wrong", maxRetries: 0 });
+    const q = { model: "real", max_tokens: 100, messages: [user("hello")] };
+    await assert.rejects(wrong.messages.create(q), Anthropic.AuthenticationError);
+    await assert.rejects(client.messages.create({ ...q, top_k: 3 }), (e) => e instanceof Anthropic.BadRequestError && /top_k/.test(e.message));
+    await assert.rejects(client.messages.create({ ...q, messages: [user("busy")] }), Anthropic.RateLimitError);
+  },
+
+  async agent() {
+    const m = await client.messages.create({ model: "agent", max_tokens: 100, messages: [user("what is there?")] });
+    assert.deepEqual(m.content.map((b) => b.text), ["I look.", "There is one file."]);
+  },
+};
+
+for (const [name, part] of Object.entries(parts)) {
+  await part();
+  console.log(`ok ${name}`);
+}

@@ -1,0 +1,112 @@
+// Drives palyrad with OpenAI's client for JavaScript. Prints "ok NAME" for each part.
+import assert from "node:assert/strict";
+import OpenAI from "openai";
+
+const [baseURL, apiKey] = process.argv.slice(2);
+const client = new OpenAI({ baseURL, apiKey, maxRetries: 0 });
+const parameters = { type: "object", properties: { city: { type: "string" } }, required: ["city"], additionalProperties: false };
+const user = (content) => [{ role: "user", content }];
+
+const parts = {
+  async models() {
+    const ids = [];
+    for await (const m of client.models.list()) ids.push(m.id);
+    for (const id of ["real", "agent", "agent/real"]) assert.ok(ids.includes(id), ids.join());
+    assert.equal((await client.models.retrieve("agent/real")).owned_by, "openai_chat");
+  },
+
+  async chat() {
+    const tools = [{ type: "function", function: { name: "get_weather", parameters, strict: true } }];
+    const first = await client.chat.completions.create({ model: "real", messages: user("weather?"), tools });
+    const [call] = first.choices[0].message.tool_calls;
+    assert.equal(first.choices[0].finish_reason, "tool_calls");
+    assert.deepEqual(JSON.parse(call.function.arguments), { city: "Oslo" });
+    const second = await client.chat.completions.create({
+      model: "real", tools,
+      messages: [...user("weather?"), first.choices[0].message, { role: "tool", tool_call_id: call.id, content: "21" }],
+    });
+    assert.equal(second.choices[0].message.content, "It is 21 degrees.");
+  },
+
+  async stream() {
+    const stream = client.chat.completions.stream({ model: "real", messages: user("hello"), stream_options: { include_usage: true } });
+    const pieces = [];
+    stream.on("content", (delta) => pieces.push(delta));
+    const all = await stream.finalChatCompletion();
+    assert.equal(pieces.join(""), "You said hello.");
+    assert.equal(all.choices[0].message.content, "You said hello.");
+    assert.equal((await stream.totalUsage()).total_tokens, 15);
+  },
+
+  async runTools() {
+    let asked;
+    const runner = client.chat.completions.runTools({
+      model: "real", messages: user("weather?"),
+      tools: [{ type: "function", function: { name: "get_weather", parameters, parse: JSON.parse, function: (a) => { asked = a.city; return "21"; } } }],
+    });
+    assert.equal(await runner.finalContent(), "It is 21 degrees.");
+    assert.equal(asked, "Oslo");
+  },
+
+  async errors() {
+    const wrong = new OpenAI({ baseURL, apiKey: "palyra_wrong", maxRetries: 0 });
+    await assert.rejects(wrong.models.list(), (e) => e instanceof OpenAI.AuthenticationError && e.code === "invalid_api_token");
+    const ask = (more) => client.chat.completions.create({ model: "real", messages: user("hello"), ...more });
+    await assert.rejects(ask({ seed: 1 }), (e) => e instanceof OpenAI.BadRequestError && e.param === "seed" && e.type === "invalid_request_error");
+    await assert.rejects(ask({ model: "none" }), (e) => e instanceof OpenAI.NotFoundError && e.code === "model_not_found");
+    await assert.rejects(ask({ messages: user("busy") }), (e) => e instanceof OpenAI.RateLimitError && e.headers.get("retry-after") === "7");
+    await assert.rejects(ask({ messages: user([{ type: "image_url", image_url: { url: "data:," } }]) }), (e) => e.param === "messages[0].content[0].type");
+  },
+
+  async responses() {
+    const tools = [{ type: "function", name: "get_weather", parameters, strict: false }];
+    const first = await client.responses.create({ model: "real", input: "weather?", tools, metadata: { mine: "1" } });
+    assert.equal(first.metadata.mine, "1");
+    const [call] = first.output.filter((o) => o.type === "function_call");
+    const second = await client.responses.create({
+      model: "real", previous_response_id: first.id, tools,
+      input: [{ type: "function_call_output", call_id: call.call_id, output: "21" }],
+    });
+    assert.equal(second.output_text, "It is 21 degrees.");
+    assert.equal((await client.responses.retrieve(second.id)).status, "completed");
+    const replayed = await client.responses.create({ model: "real", store: false, input: [{ role: "user", content: "weather?" }, ...first.output, { type: "function_call_output", call_id: call.call_id, output: "21" }] });
+    assert.equal(replayed.output_text, "It is 21 degrees.");
+    await assert.rejects(client.responses.retrieve(replayed.id), OpenAI.NotFoundError);
+  },
+
+  async events() {
+    const stream = client.responses.stream({ model: "real", input: "hello" });
+    const kinds = [];
+    for await (const e of stream) kinds.push(e.type);
+    const all = await stream.finalResponse();
+    assert.equal(all.output_text, "You said hello.");
+    assert.equal(kinds[0], "response.created");
+    assert.equal(kinds.at(-1), "response.completed");
+  },
+
+  async agent() {
+    const first = await client.responses.create({ model: "agent", input: "what is there?" });
+    assert.deepEqual(first.output.map((o) => o.type), ["message", "palyra:tool_call", "message"]);
+    assert.equal(first.output[1].outcome, "executed");
+    const second = await client.responses.create({ model: "agent", previous_response_id: first.id, input: "what did you say?" });
+    assert.equal(second.output_text, "I said so.");
+    const stream = await client.chat.completions.create({ model: "agent", stream: true, messages: user("what is there?") });
+    let text = "";
+    for await (const c of stream) text += c.choices[0]?.delta.content ?? "";
+    assert.equal(text, "I look.\n\nThere is one file.");
+    await assert.rejects(client.chat.completions.create({ model: "agent", messages: user("x"), tools: [{ type: "function", function: { name: "f" } }] }), (e) => e.param === "tools");
+  },
+
+  async cancel() {
+    const stream = await client.chat.completions.create({ model: "agent/touches", stream: true, messages: user("make it") });
+    for await (const c of stream) if (c.choices[0]?.delta.content) break; // which ends the request
+    const waits = await client.responses.create({ model: "agent/touches", input: "make it" });
+    assert.equal(waits.status, "incomplete");
+    assert.equal((await client.responses.cancel(waits.id)).status, "cancelled");
+  },
+};
+
+for (const [name, part] of Object.entries(parts)) {
+  await part();
+  console.log(`ok ${name}`);
+}
