@@ -34,6 +34,7 @@ type fake struct {
 	hang     bool    // the run doesn't end
 	cut      int     // bytes of a part of output; 0: as they are
 	noOutput bool    // output can't be followed while it comes
+	may      error   // why the caller may ask no more
 }
 
 // step is one of each run.
@@ -239,7 +240,7 @@ func (f *fake) askIn(ctx context.Context, h *Handler, method, path, body string)
 	f.t.Helper()
 	w := httptest.NewRecorder()
 	r := httptest.NewRequestWithContext(ctx, method, path, nil)
-	v := &behind.Visitor{Caller: hub.Caller{User: "alice", Token: "tok_1"}, Hub: f, Body: json.RawMessage(body), May: func() error { return nil },
+	v := &behind.Visitor{Caller: hub.Caller{User: "alice", Token: "tok_1"}, Hub: f, Body: json.RawMessage(body), May: func() error { return f.may },
 		Hold: func(int64) (func(), error) { return func() {}, nil }}
 	if err := h.Serve(w, r, v); err != nil {
 		flawOfError(err).answer(w, r)

@@ -3,6 +3,7 @@ package openai
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"palyra/agentloop/turn"
 	"palyra/hub"
 	"palyra/internal/canon"
+	"palyra/internal/fault"
 	"palyra/internal/ident"
 	"palyra/transport/behind"
 )
@@ -219,6 +221,69 @@ func TestResponse(t *testing.T) {
 	f.object(f.ask(h, "GET", pathResponses+"/"+o["id"].(string), ""), 404)
 }
 
+// TestOpenResponses: the cases of Open Responses' compliance tests (specification of 2026-04-24), by
+// their names and with requests of our own: each answer has the members that the schema wants, of
+// their types. Pictures are refused by name, since models here are told text.
+func TestOpenResponses(t *testing.T) {
+	tool := `"tools":[{"type":"function","name":"f","description":"d","parameters":{"type":"object"}}],`
+	calls := step{tool: turn.Tool, output: lines(turn.Event{Call: &turn.Call{ID: "c", Name: "f", Arguments: "{}"}}, turn.Event{End: turn.EndCalls, Usage: &turn.Usage{}})}
+	number, text, list, null := "float64", "string", "[]interface {}", "<nil>"
+	members := map[string]string{"id": text, "object": text, "created_at": number, "completed_at": number + null, "status": text, "incomplete_details": null, "model": text, "previous_response_id": null,
+		"instructions": null, "output": list, "error": null, "tools": list, "tool_choice": text, "truncation": text, "parallel_tool_calls": "bool", "text": "map[string]interface {}", "top_p": number,
+		"presence_penalty": number, "frequency_penalty": number, "top_logprobs": number, "temperature": number, "reasoning": null, "usage": "map[string]interface {}", "max_output_tokens": null,
+		"max_tool_calls": null, "store": "bool", "background": "bool", "service_tier": text, "metadata": "map[string]interface {}", "safety_identifier": null, "prompt_cache_key": null}
+	for _, c := range []struct {
+		name, body string
+		step       step
+		item       string
+		events     string
+	}{
+		{"basic-response", `"input":[{"type":"message","role":"user","content":"a"}]`, says("yes"), "message", ""},
+		{"streaming-response", `"stream":true,"input":[{"type":"message","role":"user","content":"a"}]`, says("yes"), "message",
+			"created in_progress output_item.added content_part.added output_text.delta output_text.done content_part.done output_item.done completed"},
+		{"system-prompt", `"input":[{"type":"message","role":"system","content":"s"},{"type":"message","role":"user","content":"a"}]`, says("yes"), "message", ""},
+		{"tool-calling", tool + `"input":[{"type":"message","role":"user","content":"a"}]`, calls, "function_call", ""},
+		{"tool-calling-streaming", tool + `"stream":true,"input":[{"type":"message","role":"user","content":"a"}]`, calls, "function_call",
+			"created in_progress output_item.added function_call_arguments.delta function_call_arguments.done output_item.done completed"},
+		{"image-input", `"input":[{"type":"message","role":"user","content":[{"type":"input_image","image_url":"data:,"}]}]`, step{}, "", ""},
+		{"multi-turn", `"input":[{"type":"message","role":"user","content":"a"},{"type":"message","role":"assistant","content":"b"},{"type":"message","role":"user","content":"c"}]`, says("yes"), "message", ""},
+	} {
+		w := newFake(t, c.step).ask(NewHandler(), "POST", pathResponses, `{"model":"main",`+c.body+`}`)
+		if c.item == "" {
+			if w.Code != 400 || !strings.Contains(w.Body.String(), `"param":"input[0].content[0].type"`) {
+				t.Errorf("%s: %d %s", c.name, w.Code, w.Body)
+			}
+			continue
+		}
+		var o object
+		if c.events == "" {
+			o = newFake(t).object(w, 200)
+		} else {
+			var kinds []string
+			for n, d := range data(w) {
+				var ev object
+				if json.Unmarshal([]byte(d), &ev) != nil || ev["sequence_number"] != float64(n) {
+					t.Errorf("%s: event %d: %s", c.name, n, d)
+				}
+				kinds = append(kinds, strings.TrimPrefix(ev["type"].(string), "response."))
+				o, _ = ev["response"].(object)
+			}
+			if got := strings.Join(kinds, " "); got != c.events {
+				t.Errorf("%s: %s", c.name, got)
+			}
+		}
+		for name, want := range members {
+			v, there := o[name]
+			if got := fmt.Sprintf("%T", v); !there || !strings.Contains(want, got) {
+				t.Errorf("%s: %s is %s, want %s", c.name, name, got, want)
+			}
+		}
+		if at(o, "status") != "completed" || at(o, "output", 0, "type") != c.item {
+			t.Errorf("%s: %v", c.name, o)
+		}
+	}
+}
+
 // TestWaits: a response that waits for a person is incomplete, and goes on without input.
 func TestWaits(t *testing.T) {
 	asks := step{tool: "process.run", asked: &hub.Approval{ID: "apr_1", Text: "?", Created: time.Now().Add(time.Hour)}}
@@ -252,6 +317,22 @@ func TestGone(t *testing.T) {
 	f.hang = true
 	if o := f.object(f.ask(h, "POST", pathResponses, `{"model":"agent","background":true,"input":"a"}`), 200); at(o, "status") != "queued" || len(f.cancelled) > 0 {
 		t.Error(o, f.cancelled)
+	}
+}
+
+// TestServerEnds: a server that ends leaves the run alone, which goes on when palyrad is back; a token
+// that ends takes its run along.
+func TestServerEnds(t *testing.T) {
+	f, h := newFake(t, step{tool: turn.Tool, output: lines(turn.Event{Text: "a"})}), NewHandler()
+	f.hang = true
+	ctx, cancel := context.WithCancelCause(t.Context())
+	time.AfterFunc(10*time.Millisecond, func() { cancel(fault.New(fault.Unavailable, "not_ready", "serve", nil)) })
+	if w := f.askIn(ctx, h, "POST", pathChat, strings.Replace(hello, "main", "agent", 1)); w.Code != 503 || len(f.cancelled) > 0 {
+		t.Errorf("%d %s, cancelled %v", w.Code, w.Body, f.cancelled)
+	}
+	f.may = fault.New(fault.Denied, "unauthenticated", "look", nil)
+	if w := f.ask(h, "POST", pathChat, hello); w.Code != 401 || len(f.cancelled) == 0 {
+		t.Errorf("%d %s, cancelled %v", w.Code, w.Body, f.cancelled)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -55,18 +56,26 @@ func newReply(x *exchange, t *task, m *model, echo object) *reply {
 	return &reply{x: x, t: t, model: m, echo: echo, status: "in_progress", calls: make(map[int]int), asks: make(map[string]int)}
 }
 
+// unasked is what a response repeats of a request that says nothing of it: the defaults that the
+// protocol has. What a provider's own are it doesn't say.
+func unasked() object {
+	return object{"instructions": nil, "metadata": object{}, "background": false, "previous_response_id": nil, "tools": []object{}, "tool_choice": "auto", "parallel_tool_calls": true,
+		"temperature": 1, "top_p": 1, "max_output_tokens": nil, "max_tool_calls": nil, "text": object{"format": object{"type": "text"}}, "truncation": "disabled", "reasoning": nil,
+		"presence_penalty": 0, "frequency_penalty": 0, "top_logprobs": 0, "service_tier": "default", "safety_identifier": nil, "prompt_cache_key": nil}
+}
+
 // object is the response as it is now.
 func (b *reply) object(status string) object {
-	o := object{"id": name("resp_", b.t.run.ID), "object": "response", "created_at": b.t.run.Created.Unix(), "model": b.model.id, "status": status,
-		"output": b.output, "error": nil, "incomplete_details": nil, "usage": nil, "palyra": b.t.about(b.model),
-		"instructions": nil, "metadata": object{}, "background": false, "previous_response_id": nil, "tools": []object{}, "tool_choice": "auto", "parallel_tool_calls": true,
-		"temperature": nil, "top_p": nil, "max_output_tokens": nil, "text": object{"format": object{"type": "text"}}, "truncation": "disabled", "store": b.t.goes || !b.t.own}
+	o := object{"id": name("resp_", b.t.run.ID), "object": "response", "created_at": b.t.run.Created.Unix(), "completed_at": nil, "model": b.model.id, "status": status,
+		"output": b.output, "error": nil, "incomplete_details": nil, "usage": nil, "store": b.t.goes || !b.t.own, "palyra": b.t.about(b.model)}
+	maps.Copy(o, unasked())
+	if b.t.run.Ended != nil {
+		o["completed_at"] = b.t.run.Ended.Unix()
+	}
 	if b.output == nil {
 		o["output"] = []object{}
 	}
-	for k, v := range b.echo {
-		o[k] = v
-	}
+	maps.Copy(o, b.echo)
 	if m, ok := o["metadata"].(map[string]string); ok && m == nil {
 		o["metadata"] = object{}
 	}

@@ -112,13 +112,11 @@ func (x *exchange) readResponse() (*responseRequest, error) {
 			return nil, err
 		}
 	}
-	q.echo = object{"instructions": nil, "metadata": q.meta.all, "store": q.store, "background": q.background, "previous_response_id": nil, "tools": []object{}, "tool_choice": "auto", "parallel_tool_calls": true,
-		"temperature": nil, "top_p": nil, "max_output_tokens": nil, "text": object{"format": object{"type": "text"}}, "truncation": "disabled"}
-	if instructions != "" {
-		q.echo["instructions"] = instructions
-	}
-	if previous != "" {
-		q.echo["previous_response_id"] = previous
+	q.echo = object{"metadata": q.meta.all, "store": q.store, "background": q.background}
+	for name, v := range map[string]string{"instructions": instructions, "previous_response_id": previous, "safety_identifier": f.text("safety_identifier")} {
+		if v != "" {
+			q.echo[name] = v
+		}
 	}
 	where := " in the agent's lane"
 	switch {
@@ -319,6 +317,9 @@ func repeatRequest(echo object, r *turn.Request) {
 	}
 	if r.TopP != nil {
 		echo["top_p"] = *r.TopP
+	}
+	if r.CacheKey != "" {
+		echo["prompt_cache_key"] = r.CacheKey
 	}
 	if r.MaxTokens > 0 {
 		echo["max_output_tokens"] = r.MaxTokens
