@@ -347,9 +347,5 @@ func unredact(block json.RawMessage) json.RawMessage {
 	if json.Unmarshal(block, &o) != nil {
 		return block
 	}
-	text, ok := strings.CutPrefix(o.Data, sealed)
-	if b, err := base64.StdEncoding.DecodeString(text); ok && err == nil && json.Valid(b) {
-		return b
-	}
-	return block
+	return unseal(block, o.Data, "reasoning")
 }

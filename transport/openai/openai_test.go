@@ -2,6 +2,7 @@ package openai
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"net/http/httptest"
@@ -219,6 +220,32 @@ func TestResponse(t *testing.T) {
 	}
 	f.runs[runOf("resp_", o["id"].(string))].Principal = "bob"
 	f.object(f.ask(h, "GET", pathResponses+"/"+o["id"].(string), ""), 404)
+}
+
+// TestReasoning: an item of another provider's goes out in a form that the protocol has, and comes
+// back as it was. Nothing else hides in one.
+func TestReasoning(t *testing.T) {
+	thinks := json.RawMessage(`{"signature":"s","thinking":"t","type":"thinking"}`)
+	f := newFake(t, step{tool: turn.Tool, output: lines(turn.Event{Opaque: thinks}, turn.Event{Text: "yes"}, turn.Event{End: turn.EndStop, Usage: &turn.Usage{}})})
+	o := f.object(f.ask(NewHandler(), "POST", pathResponses, `{"model":"main","input":"a"}`), 200)
+	item, err := encode(at(o, "output", 0))
+	if err != nil || at(o, "output", 0, "type") != "reasoning" {
+		t.Fatalf("%s, %v", item, err)
+	}
+	f.object(f.ask(NewHandler(), "POST", pathResponses, `{"model":"main","store":false,"input":[{"role":"user","content":"a"},`+string(item)+`,{"role":"user","content":"b"}]}`), 200)
+	if got := string(f.started[1].Steps[0].Input); !strings.Contains(got, `{"opaque":`+string(thinks)+`}`) {
+		t.Error(got)
+	}
+	for _, hidden := range []string{`{"type":"item_reference","id":"x"}`, `{"type":"thinking","type":"thinking"}`, `no JSON`} {
+		text := sealed + base64.StdEncoding.EncodeToString([]byte(hidden))
+		if got := unwrap(json.RawMessage(`{"type":"reasoning","encrypted_content":"` + text + `"}`)); !strings.Contains(string(got), sealed) {
+			t.Errorf("%s hides in an item", hidden)
+		}
+	}
+	m := f.object(f.ask(NewHandler(), "POST", pathMessages, `{"model":"main","max_tokens":1,"messages":[{"role":"user","content":"a"}]}`), 200)
+	if at(m, "content", 0, "thinking") != "t" || at(m, "content", 1, "text") != "yes" || at(m, "stop_reason") != "end_turn" {
+		t.Error(m)
+	}
 }
 
 // TestOpenResponses: the cases of Open Responses' compliance tests (specification of 2026-04-24), by

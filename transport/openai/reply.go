@@ -13,6 +13,7 @@ import (
 
 	"palyra/agentloop/turn"
 	"palyra/hub"
+	"palyra/internal/canon"
 )
 
 // errWaits ends following a run that waits for a person: it's resumed.
@@ -424,9 +425,19 @@ func unwrap(item json.RawMessage) json.RawMessage {
 	if json.Unmarshal(item, &o) != nil {
 		return item
 	}
-	text, ok := strings.CutPrefix(o.Text, sealed)
-	if b, err := base64.StdEncoding.DecodeString(text); ok && err == nil && json.Valid(b) {
-		return b
+	return unseal(item, o.Text, "thinking", "redacted_thinking")
+}
+
+// unseal is the item of another provider's in a text, if it's of these types: a client may write
+// what it likes. Else it's the item that has the text.
+func unseal(item json.RawMessage, text string, types ...string) json.RawMessage {
+	text, ok := strings.CutPrefix(text, sealed)
+	b, err := base64.StdEncoding.DecodeString(text)
+	var of struct {
+		Type string `json:"type"`
 	}
-	return item
+	if !ok || err != nil || canon.Decode(b, new(json.RawMessage), canon.Limits{Bytes: turn.MaxOpaque}) != nil || json.Unmarshal(b, &of) != nil || !slices.Contains(types, of.Type) {
+		return item
+	}
+	return b
 }

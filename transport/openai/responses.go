@@ -257,7 +257,7 @@ func responseInput(f *fields) (all []said) {
 			s = said{role: roleTool, result: &turn.Result{ID: m.must("call_id"), Text: strings.Join(words(m, "output", "input_text"), "")}}
 		case "reasoning":
 			s.parts = []turn.Part{{Opaque: unwrap(text)}}
-			for name := range m.m {
+			for _, name := range []string{"summary", "content", "encrypted_content"} {
 				m.raw(name)
 			}
 		default:
