@@ -44,7 +44,7 @@ exhaustive: build ## the exhaustive tests, whole: kill -9 at every step, every i
 	go test $(RACE) -run "^($$(awk -F '[ (]' '/^func Test/ { t = $$2 } /sample\.(Of|Steps)/ { print t }' $(SAMPLED) | sort -u | paste -sd'|'))$$" \
 		$(TESTFLAGS) $(or $(PACKAGES),$(sort $(dir $(SAMPLED))))
 # Policies, formats, ciphers and parsers are the same for each user.
-SAME := agentloop.*|authz/.*|call/.*|conformance/powercut|crypt/(ca|journal|pair|passkey|receipt|scrub|seal.*|vault)|hub/(agent|gateway|model|session|store)|internal/(canon|git|signal|spelling|sse|toolproto)|isolate/native/seccomp|transport/(api.*|console|mcp)
+SAME := agentloop.*|authz/.*|call/.*|conformance/powercut|crypt/(ca|journal|pair|passkey|receipt|scrub|seal.*|vault)|hub/(agent|gateway|memory|model|session|store)|internal/(canon|git|signal|spelling|sse|toolproto)|isolate/native/seccomp|transport/(api.*|console|mcp|openai)
 # Races are found once: as a user the tests are built as the programs are, from what build compiled.
 AS_USER := $(MAKE) --no-print-directory CGO_ENABLED=0 RACE='-vet=off -shuffle=on'
 user-test: ## those for which it matters who runs them

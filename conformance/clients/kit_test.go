@@ -20,7 +20,9 @@ import (
 type house struct {
 	t           *testing.T
 	bin, socket string
+	config      string
 	url         string // of /v1
+	stop        func() // ends palyrad; start begins another
 	token       string
 	server      *provider
 }
@@ -67,11 +69,11 @@ func newHouse(t *testing.T) *house {
 		}
 		text += fmt.Sprintf("[models.%s]\nprovider = \"scripted\"\nscript = %q\n", name, file)
 	}
-	config := filepath.Join(dir, "palyrad.toml")
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+	h.config = filepath.Join(dir, "palyrad.toml")
+	if err := os.WriteFile(h.config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	h.start(config)
+	h.start()
 	args := []string{"token", "create", "--ttl", "1h", "--json", "clients"}
 	for _, s := range scopes {
 		args = append(args, "--scope", s)
@@ -89,9 +91,9 @@ func newHouse(t *testing.T) *house {
 }
 
 // start begins palyrad and returns when it's ready.
-func (h *house) start(config string) {
+func (h *house) start() {
 	t := h.t
-	cmd := exec.Command(filepath.Join(h.bin, "palyrad"), "--config", config)
+	cmd := exec.Command(filepath.Join(h.bin, "palyrad"), "--config", h.config)
 	out, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -111,7 +113,7 @@ func (h *house) start(config string) {
 		}
 		close(ready)
 	}()
-	t.Cleanup(func() {
+	h.stop = sync.OnceFunc(func() {
 		_ = cmd.Process.Signal(os.Interrupt)
 		err := cmd.Wait()
 		for range ready {
@@ -120,6 +122,7 @@ func (h *house) start(config string) {
 			t.Logf("palyrad: %v\n%s", err, log.String())
 		}
 	})
+	t.Cleanup(h.stop)
 	if !<-ready {
 		t.Fatal("palyrad ended")
 	}

@@ -47,6 +47,16 @@ func TestGo(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { f(t, ctx, h, c) })
 	}
+	ask := must[*responses.Response](t)
+	first := ask(c.Responses.New(ctx, responses.ResponseNewParams{Model: "real", Input: input("hello")}))
+	h.stop()
+	h.start()
+	if r := ask(c.Responses.Get(ctx, first.ID, responses.ResponseGetParams{})); r.OutputText() != "You said hello." {
+		t.Errorf("behind a restart: %s", r.RawJSON())
+	}
+	if r := ask(c.Responses.New(ctx, responses.ResponseNewParams{Model: "real", PreviousResponseID: openai.String(first.ID), Input: input("more")})); r.OutputText() != "You said more." || len(h.server.last().Messages) != 3 {
+		t.Errorf("behind a restart: %s", r.RawJSON())
+	}
 }
 
 func goModels(t *testing.T, ctx context.Context, h *house, c openai.Client) {
@@ -297,6 +307,16 @@ func goApproval(t *testing.T, ctx context.Context, h *house, c openai.Client) {
 		t.Errorf("%s", got.RawJSON())
 	}
 	h.palyra("approvals", "deny", last.ID)
+	s := c.Responses.NewStreaming(ctx, responses.ResponseNewParams{Model: "agent/touches", Input: input("make it")})
+	var kinds []string
+	waits := ""
+	for s.Next() {
+		kinds, waits = append(kinds, s.Current().Type), s.Current().Response.ID
+	}
+	ask(c.Responses.Cancel(ctx, waits))
+	if n := len(kinds); s.Err() != nil || n == 0 || kinds[n-1] != "response.incomplete" {
+		t.Errorf("%v: %v", s.Err(), kinds)
+	}
 	r2 := ask(c.Responses.New(ctx, responses.ResponseNewParams{Model: "agent/touches", PreviousResponseID: openai.String(r.ID)}))
 	if r2.ID != r.ID || r2.Status != "completed" || !strings.HasSuffix(r2.OutputText(), "Done.") || !strings.Contains(r2.RawJSON(), `"outcome":"not_approved"`) {
 		t.Errorf("%s", r2.RawJSON())
