@@ -58,6 +58,7 @@ func question(who *Caller, s *sealed, p *Proposal) policy.Request {
 			EnvCode:  s.envCode,
 			Unpinned: unpinnedKinds(c),
 			Inputs:   who.inputs.Origins(),
+			Signals:  slices.Clone(s.signs),
 		},
 	}
 	if m := s.mcp; m != nil {
@@ -109,7 +110,7 @@ func whoAsks(who *Caller, s *sealed, certificate string) *receipt.Question {
 	}
 	return &receipt.Question{Roles: slices.Clone(who.Principal.Roles), Device: who.Device, Channel: who.Channel, System: executable(s.capsule).System,
 		Certificate: certificate, EnvOverridden: overridden(s.capsule), EnvCode: slices.Clone(s.envCode), Unpinned: unpinnedKinds(s.capsule), LineArgs: line, MCP: s.mcp,
-		Inputs: who.inputs.Origins()}
+		Inputs: who.inputs.Origins(), Signals: slices.Clone(s.signs)}
 }
 
 func overridden(c *capsule.Capsule) (names []string) {
@@ -154,7 +155,7 @@ func QuestionOf(p *receipt.Predicate) (policy.Request, error) {
 		c.Workspace = &capsule.Workspace{Source: w.Source, ReadOnly: w.ReadOnly, Staged: w.Staged, Layer: w.Layer, OwnPath: w.OwnPath}
 	}
 	who := Caller{Principal: policy.Entity{Type: kind, ID: id, Roles: p.Question.Roles}, Device: p.Question.Device, Channel: p.Question.Channel}
-	q := question(&who, &sealed{capsule: c, id: s.Digest, mcp: p.Question.MCP}, &Proposal{SessionID: p.SessionID, RunID: p.RunID})
+	q := question(&who, &sealed{capsule: c, id: s.Digest, mcp: p.Question.MCP, signs: p.Question.Signals}, &Proposal{SessionID: p.SessionID, RunID: p.RunID})
 	q.Context.Executable.System, q.Context.Certificate = p.Question.System, orNone(p.Question.Certificate)
 	q.Context.EnvNames, q.Context.EnvCode, q.Context.Unpinned = slices.Clone(p.Question.EnvOverridden), p.Question.EnvCode, p.Question.Unpinned
 	q.Context.LineArgs, q.Context.Inputs = p.Question.LineArgs, slices.Clone(p.Question.Inputs)

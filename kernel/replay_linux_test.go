@@ -62,6 +62,7 @@ func TestQuestionOf(t *testing.T) {
 		"detached": {op, Proposal{Tool: "b", Input: []byte(`{}`)}},
 		"loopback": {op, Proposal{Tool: ToolRun, Argv: []string{"/bin/true"}, Network: isolate.NetworkLoopback}},
 		"hosts":    {op, Proposal{Tool: ToolRun, Argv: []string{"/bin/true"}, EgressHosts: []string{"B.example", "a.example:22"}}},
+		"signals":  {op, Proposal{Tool: ToolRun, Argv: []string{"/bin/true", "--password", "hunter22"}, EgressHosts: []string{"a.example"}}},
 		"requests": {op, Proposal{Tool: ToolRun, Argv: []string{"/bin/true"}, EgressHosts: []string{"c.example:22"}, EgressInspect: []string{"head,get A.example/v1/"}}},
 		"uses": {op, Proposal{Tool: ToolRun, Argv: []string{"/bin/true"}, EgressSecrets: []string{"T=vault://global/a header:Authorization GET a.example/v1/ form:npm_",
 			"T=vault://global/a header:authorization b.example form:npm_", "U=vault://skill:x/b query:k a.example revoke"}}},

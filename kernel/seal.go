@@ -38,6 +38,7 @@ type sealed struct {
 	place        *place
 	program      *program
 	operands     []operand
+	signs        []string        // in what it takes along; see signals.go
 	envCode      []string        // variables that lead to code that isn't the system's
 	copies       []*os.File      // sealed copies of operands, made by holdOperands
 	stdin        *pin.Sealed     // nil unless Stdin is sealed
@@ -191,6 +192,7 @@ func sealWith(ctx context.Context, p *Proposal, stdin io.Reader, state string, k
 		}
 	}
 	s.capsule = c
+	s.signs = s.signals()
 	if s.bytes, s.id, err = c.Seal(); err != nil {
 		return s, err
 	}

@@ -72,6 +72,8 @@ type Context struct {
 	Unpinned []string `json:"unpinned,omitempty"`
 	// Inputs are the origins of what the call's session has read, of package call.
 	Inputs []string `json:"inputs,omitempty"`
+	// Signals are signs in what a call that can reach hosts takes along, of vocabSignal.
+	Signals []string `json:"signals,omitempty"`
 	// Features are those that are on, for PermissionUse, ApprovalResolve and ApprovalSelf.
 	Features []string `json:"features,omitempty"`
 	// Answer is for ApprovalResolve and ApprovalSelf; the rest describes the call.
@@ -112,6 +114,9 @@ type Limits struct {
 	FileSize int64         `json:"file_size,omitempty"` // bytes
 }
 
+// SignalSecret is a sign of a secret.
+const SignalSecret = "secret"
+
 // The closed vocabularies. A policy that compares with another value could never match and is
 // refused (validate.go); a request with another value is denied.
 var (
@@ -124,6 +129,7 @@ var (
 	vocabUnpinned     = []string{"absent", "directory", "library", "program", "special", "staged", "symlink", "too_large", "unreadable"}
 	vocabKind         = []string{string(Shell), string(Interpreter), string(Loader), string(Wrapper), string(Other)}
 	vocabOrigin       = call.Origins()
+	vocabSignal       = []string{SignalSecret}
 	vocabRole         = []string{RoleAdmin, RoleOperator, RoleOwner}
 	vocabFeature      = access.FeatureNames()
 )
@@ -292,6 +298,9 @@ var attributes = [...]attribute{
 		truth: func(g *given) bool { return call.Untrusted(g.Inputs) }},
 	{path: "inputs.origins", in: inCall | inAnswer, from: "inputs", doc: `where what the session has read by now came from, as palyrad knows of the calls that it made: {}; none: nothing yet, or the call has no session`, of: vocabOrigin,
 		set: func(g *given) []string { return g.Inputs }},
+
+	{path: "signals", in: inCall, from: "signals", doc: "what arguments, variables and sealed input of a call that can reach hosts have by their looks (docs/formats/signals.md): {}, which stands there and isn't named", of: vocabSignal,
+		set: func(g *given) []string { return g.Signals }},
 
 	{path: "tool", in: inCall | inAnswer, from: "answer.tool", page: "the call's tool", text: func(g *given) string { return cmp.Or(g.tool, g.Answer.Tool) }},
 	{path: "requester", in: inAnswer, from: "answer.requester", doc: `who wants the call: "uid:1000"`, text: func(g *given) string { return g.Answer.Requester }},

@@ -131,7 +131,7 @@ func (r *Request) clone() Request {
 	c := *r
 	for _, s := range []*[]string{&c.Principal.Roles, &c.Principal.Scopes, &c.Resource.Roles, &c.Resource.Scopes, &c.Context.Args, &c.Context.LineArgs,
 		&c.Context.EgressHosts, &c.Context.EgressInspect, &c.Context.EgressSecrets, &c.Context.Capabilities, &c.Context.Mounts, &c.Context.Caches,
-		&c.Context.Secrets, &c.Context.MCP.Arguments, &c.Context.Env, &c.Context.EnvNames, &c.Context.EnvCode, &c.Context.Unpinned, &c.Context.Inputs, &c.Context.Features} {
+		&c.Context.Secrets, &c.Context.MCP.Arguments, &c.Context.Env, &c.Context.EnvNames, &c.Context.EnvCode, &c.Context.Unpinned, &c.Context.Inputs, &c.Context.Signals, &c.Context.Features} {
 		*s = slices.Clone(*s)
 	}
 	return c

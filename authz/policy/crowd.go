@@ -19,7 +19,7 @@ const (
 func (g *given) checkSets() error {
 	c := g.Context
 	if max(len(g.LineArgs)+len(c.Args), len(c.EgressHosts), len(c.EgressInspect), len(c.EgressSecrets), len(c.Capabilities), len(c.Mounts), len(c.Caches), len(c.Secrets),
-		len(c.MCP.Arguments), len(c.Env)+len(c.EnvNames), len(c.EnvCode), len(c.Unpinned), len(c.Inputs), len(c.Features)) <= uncrowded {
+		len(c.MCP.Arguments), len(c.Env)+len(c.EnvNames), len(c.EnvCode), len(c.Unpinned), len(c.Inputs), len(c.Signals), len(c.Features)) <= uncrowded {
 		return nil
 	}
 	for i := range attributes {

@@ -242,3 +242,33 @@ func TestAgentPlain(t *testing.T) {
 		t.Errorf("the result is %q", got)
 	}
 }
+
+// TestWrittenSecrets: a secret that a call would take along to a listed host asks a person, whoever
+// proposes the call; without it, or with a name for it, the call runs unasked.
+func TestWrittenSecrets(t *testing.T) {
+	h := labelHouse(t, codingWith(t, "web.example\n"))
+	begin := func(word string) hub.Run {
+		t.Helper()
+		r, err := hub.StartRun.Do(t.Context(), h, h.owner, hub.NewRun{Session: h.session(h.owner), Staged: true,
+			Steps: []hub.Step{step("process.run", obj{"argv": []string{"/bin/echo", "--password", word}, "workspace": "src", "egress_hosts": []string{"web.example"}})}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	for _, word := range []string{"prompt", "⟦secret:password#1⟧"} {
+		if s := h.ended(h.owner, begin(word).ID).Steps[0]; s.Outcome != "executed" || s.Approval != "" {
+			t.Errorf("%s: %s %s %s", word, s.Outcome, s.Reason, s.Error)
+		}
+	}
+	r := begin("hunter22")
+	h.until(h.owner, r.ID, hub.EventRunWaitingApproval)
+	q := h.answer(false)
+	if len(q.Card.Why) != 1 || q.Card.Why[0].Policy != "written_secrets_unless_approved" {
+		t.Errorf("asked because %+v", q.Card.Why)
+	}
+	s := h.ended(h.owner, r.ID).Steps[0]
+	if s.Outcome != "not_approved" || s.LogIndex == nil {
+		t.Fatalf("%s", s.Outcome)
+	}
+}

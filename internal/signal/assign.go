@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // The classes of names that values have.
@@ -185,14 +186,20 @@ func value(b []byte, i int, tag, alone bool) (v Finding, whole bool) {
 	return Finding{From: i, To: to}, false
 }
 
+// The patterns are compiled when one is wanted: most processes want none.
 var (
-	lookup = regexp.MustCompile(`^(?i:process\.env|os\.(environ|getenv)|import\.meta|deno\.env|getenv|env[.(\["']|std::env|system\.getenv|secrets?\.|var\.|local\.|data\.|config[.\[]|settings[.\[]|self\.|this\.|request\.|req\.|input\.|params|args|opts|options\.)`)
-	caller = regexp.MustCompile(`^&?[A-Za-z_$][\w$]*((\.|->|::)[A-Za-z_$][\w$]*)*[(\[{]`)
-	chain  = regexp.MustCompile(`^&?[A-Za-z_$][\w$]*((\.|->|::)[A-Za-z_$][\w$]*)+$`)
-	envish = regexp.MustCompile(`^[A-Z][A-Z0-9]*(_[A-Z0-9]+)+$`)
-	uuid   = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
-	digest = regexp.MustCompile(`^(?i:(sha|md)[0-9]+[-:=])`)
+	lookup = once(`^(?i:process\.env|os\.(environ|getenv)|import\.meta|deno\.env|getenv|env[.(\["']|std::env|system\.getenv|secrets?\.|var\.|local\.|data\.|config[.\[]|settings[.\[]|self\.|this\.|request\.|req\.|input\.|params|args|opts|options\.)`)
+	caller = once(`^&?[A-Za-z_$][\w$]*((\.|->|::)[A-Za-z_$][\w$]*)*[(\[{]`)
+	chain  = once(`^&?[A-Za-z_$][\w$]*((\.|->|::)[A-Za-z_$][\w$]*)+$`)
+	envish = once(`^[A-Z][A-Z0-9]*(_[A-Z0-9]+)+$`)
+	uuid   = once(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
+	digest = once(`^(?i:(sha|md)[0-9]+[-:=])`)
 )
+
+func once(pattern string) func(v []byte) bool {
+	compiled := sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(pattern) })
+	return func(v []byte) bool { return compiled().Match(v) }
+}
 
 // reference reports whether a value says where a secret is, and isn't one.
 func reference(v []byte) bool {
@@ -202,7 +209,7 @@ func reference(v []byte) bool {
 			return !strings.Contains("!@*%", p) || !random(v[1:])
 		}
 	}
-	return bytes.Contains(v, []byte(":/")) || bytes.Contains(v, []byte("${")) || bytes.Contains(v, []byte("{{")) || lookup.Match(v)
+	return bytes.Contains(v, []byte(":/")) || bytes.Contains(v, []byte("${")) || bytes.Contains(v, []byte("{{")) || lookup(v)
 }
 
 // placeholder reports whether a value stands for one to be put in.
@@ -226,7 +233,7 @@ func placeholder(v []byte) bool {
 
 // code reports whether a value is part of a program rather than a text.
 func code(v []byte) bool {
-	return caller.Match(v) || bytes.Contains(v, []byte("()")) || !random(v) && chain.Match(v)
+	return caller(v) || bytes.Contains(v, []byte("()")) || !random(v) && chain(v)
 }
 
 // mixed reports whether a value has letters and digits, as what is random has.
@@ -241,11 +248,11 @@ func random(v []byte) bool { return len(v) >= 16 && mixed(v) && entropy(v) >= 3.
 // judge says whether the value of a name is a secret. whole says that it stands in quotes.
 func judge(v []byte, k class, kind string, whole bool) bool {
 	switch {
-	case reference(v), placeholder(v), envish.Match(v), digest.Match(v), code(v):
+	case reference(v), placeholder(v), envish(v), digest(v), code(v):
 		return false
 	case k == weak:
 		hex := while(v, 0, len(v), isHex) == len(v)
-		return random(v) && !uuid.Match(v) && !(hex && kind != "token") && !bytes.ContainsAny(v, " \t")
+		return random(v) && !uuid(v) && !(hex && kind != "token") && !bytes.ContainsAny(v, " \t")
 	case len(v) < 6:
 		return false
 	case bytes.ContainsAny(v, " \t"):

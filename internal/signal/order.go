@@ -3,6 +3,7 @@ package signal
 import (
 	"slices"
 	"strings"
+	"sync"
 )
 
 // MaxOrders is how many signs Orders looks for in a text, of a code at most a quarter.
@@ -78,9 +79,12 @@ const (
 	show    = "reveal|print|show|display|output|repeat|dump|disclose|expose|tell|give|list|echo"
 )
 
-// sentences are how the original's nineteen phrases and others like them are said. Their codes are
-// the original's.
-var sentences = parse([][3]string{
+// sentences has the rows by their first words. It's made when it's wanted: most processes don't.
+var sentences = sync.OnceValue(func() map[string][]*sentence { return parse(rows) })
+
+// rows are how the original's nineteen phrases and others like them are said. Their codes are the
+// original's.
+var rows = [][3]string{
 	{"ignore_all_previous_instructions", High, "ignore|disregard|forget|skip all|any|every * " + past + " * " + rules},
 	{"ignore_previous_instructions", High, "ignore|forget|skip|neglect * " + past + " * " + rules},
 	{"ignore_previous_instructions", High, "ignore|forget everything|anything|all|what * before|above|said|told|previously"},
@@ -116,7 +120,7 @@ var sentences = parse([][3]string{
 	{"print_secret", Critical, "print|show|reveal|dump|echo|disclose|expose * api|secret|private|access|env|environment * " + secrets + "|variables|values"},
 	{"leak_token", Critical, "leak|steal|exfiltrate|harvest * token|tokens|key|keys|password|passwords"},
 	{"steal_cookie", Critical, "steal|exfiltrate|harvest|send|grab * cookie|cookies"},
-})
+}
 
 // marks are what a text has that would pass for the frame around it.
 var marks = []struct{ text, code, severity string }{
@@ -150,7 +154,7 @@ func parse(rows [][3]string) map[string][]*sentence {
 
 // orders calls f for each sentence, mark and label in a folded text, with the bytes of that.
 func orders(t *folded, f func(code, severity string, from, to int)) {
-	text := string(t.b)
+	text, known := string(t.b), sentences()
 	run, single := 0, word{} // of letters that stand alone: how many, and the first
 	for w := (word{}); ; {
 		was := w
@@ -158,7 +162,7 @@ func orders(t *folded, f func(code, severity string, from, to int)) {
 		if w, ok = after(text, w.to); !ok {
 			break
 		}
-		for _, s := range sentences[text[w.from:w.to]] {
+		for _, s := range known[text[w.from:w.to]] {
 			if to := s.fits(w, func(w word) (string, word, bool) {
 				n, ok := after(text, w.to)
 				return text[n.from:n.to], n, ok
@@ -241,7 +245,7 @@ func spaced(text string, w word, n int, f func(code, severity string, from, to i
 	}
 	words := known(string(run))
 	for i, w := range words {
-		for _, s := range sentences[string(run[w.from:w.to])] {
+		for _, s := range sentences()[string(run[w.from:w.to])] {
 			if to := s.fits(word{i, i + 1}, func(w word) (string, word, bool) {
 				if w.to >= len(words) {
 					return "", w, false
@@ -256,9 +260,9 @@ func spaced(text string, w word, n int, f func(code, severity string, from, to i
 }
 
 // vocabulary has the words of sentences.
-var vocabulary = func() map[string]bool {
+var vocabulary = sync.OnceValue(func() map[string]bool {
 	t := make(map[string]bool)
-	for _, all := range sentences {
+	for _, all := range sentences() {
 		for _, s := range all {
 			for _, some := range s.words {
 				for _, w := range some {
@@ -268,15 +272,16 @@ var vocabulary = func() map[string]bool {
 		}
 	}
 	return t
-}()
+})
 
 // known splits a run of letters into words of sentences, the longest first, and others.
 func known(run string) (words []word) {
 	const longest = 16
+	all := vocabulary()
 	from := 0
 	for i := 0; i < len(run); {
 		n := min(longest, len(run)-i)
-		for n > 2 && !vocabulary[run[i:i+n]] {
+		for n > 2 && !all[run[i:i+n]] {
 			n--
 		}
 		if n <= 2 {

@@ -7,6 +7,7 @@ import (
 	"html"
 	"slices"
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 )
@@ -63,12 +64,13 @@ type reader struct {
 	text   string
 	seen   folded
 	unseen []unseen
+	alike  map[rune]string
 	rtl    bool // it has letters that are written from right to left, or others that join
 }
 
 // read folds a text. What it hides is noted apart.
 func read(text string) *reader {
-	r := &reader{text: text}
+	r := &reader{text: text, alike: alike()}
 	r.seen.b = make([]byte, 0, len(text)+len(text)/8)
 	for i := 0; i < len(text); {
 		j := i
@@ -187,12 +189,12 @@ func (r *reader) rune(x rune, from, to int) {
 	if unicode.IsSpace(x) {
 		x = ' '
 	}
-	if s, ok := alike[x]; ok {
+	if s, ok := r.alike[x]; ok {
 		r.seen.add(s, from)
 		return
 	}
 	x = unicode.ToLower(x)
-	if s, ok := alike[x]; ok {
+	if s, ok := r.alike[x]; ok {
 		r.seen.add(s, from)
 		return
 	}
@@ -214,7 +216,7 @@ func (r *reader) hide(kind, severity string, from, to int, says string) {
 // alike has letters that look like others, or are these with a mark: of the confusables of Unicode
 // (UTS 39) those of Cyrillic, Greek and the extended Latin alphabets that are like a letter of
 // ASCII.
-var alike = func() map[rune]string {
+var alike = sync.OnceValue(func() map[rune]string {
 	t := make(map[rune]string)
 	for to, from := range map[string]string{
 		"a": "аαɑàáâãäåāăąǎȁȃạảấầẩẫậắằẳẵặᴀ", "b": "ƅЬвʙ", "c": "сϲçćĉċčᴄⅽ", "d": "ԁďđḍᴅⅾ", "e": "еєεèéêëēĕėęěẹẻẽếềểễệᴇ℮", "f": "ƒꜰ", "g": "ɡĝğġģǧɢ",
@@ -227,7 +229,7 @@ var alike = func() map[rune]string {
 		}
 	}
 	return t
-}()
+})
 
 // The bounds of what is taken for base64.
 const (

@@ -1,0 +1,44 @@
+package kernel
+
+import (
+	"strings"
+
+	"palyra/authz/policy"
+	"palyra/internal/signal"
+	"palyra/isolate"
+	"palyra/kernel/capsule"
+)
+
+// toolTurn is palyra/agentloop/turn.Tool. Its standard input is a conversation: what a model is
+// told is looked at where that is made.
+const toolTurn = "model.turn"
+
+// maxScanned bounds the standard input that is looked at for signs, in bytes: some 30 ms.
+const maxScanned = 1 << 20
+
+// signals returns the signs in what a sealed call would take along where it can reach: its
+// arguments, its variables and its standard input.
+func (s *sealed) signals() []string {
+	c := s.capsule
+	if len(c.EgressHosts) == 0 && !isolate.AllowsHostNetwork(c.Network) || c.Tool == toolTurn {
+		return nil
+	}
+	// An option and its value are two arguments: "--password", "x".
+	text := strings.Join(c.Argv, "\x00") + "\x00" + strings.Join(c.Env, "\x00")
+	for i, a := range c.Argv[:len(c.Argv)-1] {
+		if strings.HasPrefix(a, "--") {
+			text += "\x00" + a + "=" + c.Argv[i+1]
+		}
+	}
+	if len(signal.Secrets(text)) > 0 || s.stdin != nil && len(signal.Secrets(s.input(c))) > 0 {
+		return []string{policy.SignalSecret}
+	}
+	return nil
+}
+
+// input returns the standard input, as far as it's looked at.
+func (s *sealed) input(c *capsule.Capsule) string {
+	b := make([]byte, min(c.Stdin.Size, maxScanned))
+	n, _ := s.stdin.File.ReadAt(b, 0) // a memfd of ours; a short read shows less
+	return string(b[:n])
+}
