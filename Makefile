@@ -38,7 +38,7 @@ RACE := -race -vet=off -gcflags=all=-dwarf=false $(PLAIN:%='-gcflags=%=-race=fal
 # The slowest of the list's end go first, or they're alone at the end.
 # The rules of the tree are check's: they have no goroutines to race.
 test: build ## every Go test but check's, with the race detector, in random order; exhaustive ones take a sample (-short)
-	go test $(RACE) -short -exec '"$(CURDIR)/.ci/exec"' -p $$(($$(nproc) + 2)) $(TESTFLAGS) $(or $(PACKAGES),$$(go list ./kernel ./hub/local ./isolate/cell ./transport/httpapi ./... | grep -vx palyra/conformance/arch))
+	go test $(RACE) -short -p $$(($$(nproc) + 2)) $(TESTFLAGS) $(or $(PACKAGES),$$(go list ./kernel ./hub/local ./isolate/cell ./transport/httpapi ./... | grep -vx palyra/conformance/arch))
 SAMPLED = $(shell grep -rl --include='*_test.go' '^	"palyra/internal/sample"$$' .)
 exhaustive: build ## the exhaustive tests, whole: kill -9 at every step, every input, every trial
 	go test $(RACE) -run "^($$(awk -F '[ (]' '/^func Test/ { t = $$2 } /sample\.(Of|Steps)/ { print t }' $(SAMPLED) | sort -u | paste -sd'|'))$$" \
@@ -58,7 +58,8 @@ check: fmt ## formatting, vet, types on each platform, the rules of the tree, st
 	@$(MAKE) --no-print-directory -j2 -O vet lint arch vuln
 fmt:
 	@out=$$(gofmt -l .); test -z "$$out" || { echo "gofmt: $$out"; exit 1; }
-vet: linux/amd64 $(OTHERS) $(NESTED)
+# What clients imports takes a minute to compile: its own tests vet it.
+vet: linux/amd64 $(OTHERS) $(filter-out conformance/clients,$(NESTED))
 linux/amd64: ; @echo "vet $@"; $(LOOK) go vet ./...
 # What vet alone would see there: assembly beside its declarations, and what is unsafe.
 linux/arm64: ONLY = ./isolate/internal/sys ./conformance/escape/attack

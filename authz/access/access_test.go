@@ -213,7 +213,7 @@ func (o *office) version(p string) uint64 {
 }
 
 func TestRoles(t *testing.T) {
-	if all := Owner.Permissions(); all != All() || len(all.List()) != 18 {
+	if all := Owner.Permissions(); all != All() || len(all.List()) != 19 {
 		t.Errorf("an owner holds %s", all)
 	}
 	for _, c := range []struct{ lower, higher Role }{{"", Operator}, {Operator, Admin}, {Admin, Owner}} {

@@ -93,6 +93,7 @@ func TestCheckFinds(t *testing.T) {
 		{"artifact_bytes", `UPDATE artifacts SET size = size + 1`},
 		{"artifact_orphaned", `DELETE FROM artifact_holds; DELETE FROM artifacts`},
 		{"foreign_key_check", `DELETE FROM sessions`},
+		{"lost_memory", `INSERT INTO memories VALUES (1, 'mem_x', 'uid:0', 'session', 'ses_gone', 'agent', 'model', 1, 0, 1, x'00')`},
 	} {
 		covered[c.rule] = true
 		err := withBroken(t, s, c.sql, strings.HasPrefix(c.rule, "artifact_"))

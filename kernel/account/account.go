@@ -255,6 +255,9 @@ func Of(s *receipt.Statement) *Rows {
 		if len(q.Inputs) > 0 {
 			r.Add("had read", "%s", OrNone(q.Inputs))
 		}
+		if len(q.Signals) > 0 {
+			r.Add("signs of", "%s", OrNone(q.Signals))
+		}
 	}
 	if p.SessionID != "" {
 		r.Add("session", "%s", p.SessionID)

@@ -67,7 +67,7 @@ func Table() *command.Table {
 		},
 		Commands: append(own, programs.Commands()...), Exits: front.Statuses(), Groups: []command.Group{
 			{Title: "Calls", Nouns: []string{"exec", "run", "changes", "caches", "call", "setup", "tools", "mcp", "hook", "sh", "sessions", "runs", "artifact"}},
-			{Title: "Agents of palyrad's own", Nouns: []string{"agent", "models"}},
+			{Title: "Agents of palyrad's own", Nouns: []string{"agent", "models", "memory"}},
 			{Title: "Approvals and policies", Nouns: []string{"approvals", "policy"}},
 			{Title: "Secrets", Nouns: []string{"vault"}},
 			{Title: "Evidence", Nouns: []string{"attest", "journal", "keys"}},

@@ -38,7 +38,7 @@ receipt, which has the origins and no text.`,
 				{Name: "expires", Arg: "TIME", Help: "forget it then, such as 2027-01-02T15:04:05Z\n(default: never)"},
 				{Name: "confidence", Arg: "N", Help: "how sure you are, in per cent (default 100)", Parse: parsePercent}, FlagReceipt},
 			Exits:    memoryExits,
-			Examples: []command.Example{{Line: `palyra memory add "Releases are built by make dist."`, Does: "prints mem_..."}},
+			Examples: []command.Example{{Line: `palyra memory add "Releases..."`, Does: "prints mem_..."}},
 		},
 		{
 			Name: "memory search", Operands: "QUERY", Min: 1, Max: 1, Short: "find what was remembered, by words",
@@ -48,7 +48,7 @@ the hashed words (320), age (70), and who wrote it (120). --json has the parts.
 No model is asked, so it finds words and not meanings.`,
 			Flags:    []command.Flag{limit("64", "8"), {Name: "session", Arg: "ID", Help: "search this session's own items, too"}, FlagReceipt},
 			Exits:    memoryExits,
-			Examples: []command.Example{{Line: `palyra memory search "how are releases built"`, Does: "score, id, text"}},
+			Examples: []command.Example{{Line: `palyra memory search releases`, Does: "score, id, text"}},
 		},
 		{
 			Name: "memory ls", Short: "list what was remembered, newest first",

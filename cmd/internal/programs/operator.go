@@ -177,8 +177,8 @@ ends with the input.`,
 It's told before the model's next turn. Calls that the model wants and that
 haven't been made yet aren't made then. - reads TEXT from standard input.`,
 			Flags: []command.Flag{{Name: "now", Help: "end the call that is under way, too"}, {Name: "after", Help: "wait until the model has answered; the run goes on with it"}},
-			Examples: []command.Example{{Line: `palyra agent tell run_... "leave the tests"`, Does: "steers it"},
-				{Line: `palyra agent tell --after run_... "then commit"`, Does: "is the next task of the same run"}}},
+			Examples: []command.Example{{Line: `palyra agent tell run_... "leave..."`, Does: "steers it"},
+				{Line: `palyra agent tell --after run_... "then..."`, Does: "is the next task of the same run"}}},
 		{Name: "agent instructions", Operands: "[ls | show WORKSPACE | accept WORKSPACE | revoke WORKSPACE]", Max: 2, Short: "say which project instructions your agents follow",
 			Long: `
 A workspace's PALYRA.md, AGENTS.md, CLAUDE.md or .cursorrules, the first that
