@@ -50,6 +50,7 @@ type reply struct {
 	calls   map[int]int     // places in output of palyrad's own calls, by step
 	asks    map[string]int  // and of requests for approval, by id
 	pending []*turn.Call    // calls that an agent's turn proposed, in order
+	turned  bool            // a model has been asked
 	began   bool            // response.created was sent
 }
 
@@ -155,7 +156,10 @@ func (b *reply) id(prefix string) string {
 // start begins a step. The calls of an agent's are items.
 func (b *reply) start(s *hub.StepStarted) error {
 	if s.Tool == turn.Tool || !b.model.agent {
-		b.pending = nil
+		b.pending, b.turned = nil, true
+		return nil
+	}
+	if !b.turned { // palyrad's own, which find what the model is told
 		return nil
 	}
 	o := object{"id": b.id("tc_"), "type": itemCall, "status": "in_progress", "tool": s.Tool}
