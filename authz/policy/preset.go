@@ -33,7 +33,7 @@ var presets embed.FS
 // tests; the rest of it stands in preset/NAME. docs/formats/presets.md says what each does.
 var shared = map[string][]string{
 	"ci":     {"10-read-only", "20-roles", "23-models", "29-own-secrets", "38-notify", "50-environment"},
-	"coding": {"10-read-only", "20-roles", "22-answers", "23-models", "27-servers", "28-secrets", "29-own-secrets", "35-reach", "38-inputs", "38-notify", "39-signals", "50-environment"},
+	"coding": {"10-read-only", "20-roles", "22-answers", "23-models", "24-memory", "27-servers", "28-secrets", "29-own-secrets", "35-reach", "38-inputs", "38-notify", "39-signals", "50-environment"},
 	"strict": {"10-read-only", "20-roles", "23-models", "27-servers", "28-secrets", "29-own-secrets", "38-notify", "40-interpreters", "50-environment"},
 }
 

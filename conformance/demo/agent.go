@@ -64,7 +64,7 @@ func served(ctx context.Context, d *demo) {
 // newShop prepares a palyrad with the preset for coding and a project whose test fails.
 func newShop(ctx context.Context, d *demo, staged bool) (*daemon, error) {
 	etc, src := filepath.Join(d.dir, "shop"), filepath.Join(d.dir, "app")
-	p := &daemon{demo: d, dir: filepath.Join(d.dir, "shopstate"), config: filepath.Join(etc, "palyrad.toml"), socket: filepath.Join(d.dir, "s.sock")}
+	p := &daemon{demo: d, dir: filepath.Join(d.dir, "shopstate"), config: filepath.Join(etc, "palyrad.toml"), socket: filepath.Join(d.dir, "s.sock"), identity: filepath.Join(etc, "vault.key")}
 	if err := errors.Join(os.Mkdir(etc, 0o755), os.MkdirAll(filepath.Join(src, ".git", "hooks"), 0o755)); err != nil {
 		return nil, err
 	}
@@ -82,10 +82,16 @@ func newShop(ctx context.Context, d *demo, staged bool) (*daemon, error) {
 	if r.status != 0 {
 		return nil, errors.New(r.stderr)
 	}
-	text := fmt.Sprintf("profile = \"local\"\nlisten.socket = %q\nlisten.http = \"off\"\nstate.dir = %q\npolicy.dir = %q\nworkspaces.app.path = %q\nworkspaces.app.read_only = false\nworkspaces.app.staged = %t\nmodels.shop.provider = \"scripted\"\nmodels.shop.script = %q\n",
-		p.socket, p.dir, policies, src, staged, filepath.Join(etc, "script.json"))
-	if err := os.WriteFile(filepath.Join(etc, "script.json"), []byte(script), 0o644); err != nil {
-		return nil, err
+	text := fmt.Sprintf("profile = \"local\"\nlisten.socket = %q\nlisten.http = \"off\"\nstate.dir = %q\npolicy.dir = %q\nworkspaces.app.path = %q\nworkspaces.app.read_only = false\nworkspaces.app.staged = %t\nvault.identity = %q\nagent.model = \"shop\"\n", p.socket, p.dir, policies, src, staged, p.identity)
+	for name, turns := range map[string]string{"shop": script, "later": later} {
+		file := filepath.Join(etc, name+".json")
+		if err := os.WriteFile(file, []byte(turns), 0o644); err != nil {
+			return nil, err
+		}
+		text += fmt.Sprintf("models.%[1]s.provider = \"scripted\"\nmodels.%[1]s.script = %[2]q\n", name, file)
+	}
+	if r := d.quiet(ctx, d.palyra, "vault", "init", "--state", p.dir, "--key", p.identity); r.status != 0 {
+		return nil, errors.New(r.stderr)
 	}
 	if err := os.WriteFile(p.config, []byte(text), 0o600); err != nil {
 		return nil, err

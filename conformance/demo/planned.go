@@ -16,8 +16,14 @@ const script = `{"turns":[
 {"text":"I write down what it says.","calls":[
   {"name":"fs_write_file","input":{"workspace":"app","path":"NOTES.md","mode":"create","content":"the test says:\n{{last}}\n"}},
   {"name":"process_run","input":{"argv":["grep","PASS","NOTES.md"],"workspace":"app"}}]},
+{"text":"I keep that for later.","calls":[{"name":"memory_retain","input":{"text":"The test of app is test.sh, and it passes."}}]},
 {"text":"The test passes, and NOTES.md says so."},
 {"text":"You asked me to test the project, and I wrote NOTES.md."}]}`
+
+// later is what the model says in another session.
+const later = `{"turns":[
+{"calls":[{"name":"memory_search","input":{"query":"how is app tested?"}}]},
+{"text":"By test.sh, as I had remembered."}]}`
 
 // agentRun is what the demo reads of a run.
 type agentRun struct {
@@ -29,8 +35,9 @@ type agentRun struct {
 		Steps  []struct {
 			Tool, Outcome, Layer string
 
-			Exit  int
-			Index uint64 `json:"log_index"`
+			Exit   int
+			Index  uint64 `json:"log_index"`
+			Stdout struct{ Text string }
 		}
 	}
 }
@@ -54,8 +61,8 @@ func (p *daemon) planned(ctx context.Context) {
 			did = append(did, fmt.Sprintf("(%s, exit %d)", s.Outcome, s.Exit))
 		}
 	}
-	p.expect(strings.Join(did, " ") == "model.turn process.run model.turn fs.write_file process.run model.turn",
-		"a model chose the steps, each decided and confined: %s", strings.Join(did, ", "))
+	p.expect(strings.Join(did, " ") == "fs.list_dir model.turn process.run model.turn fs.write_file process.run model.turn memory.retain model.turn",
+		"behind a look for the project's instructions a model chose the steps, each decided and confined: %s", strings.Join(did, ", "))
 	_, missing := os.Lstat(filepath.Join(p.demo.dir, "app", "NOTES.md"))
 	p.expect(errors.Is(missing, os.ErrNotExist), "what it wrote is in a layer, and the project is as it was")
 	for i, s := range r.Run.Steps {
@@ -68,5 +75,8 @@ func (p *daemon) planned(ctx context.Context) {
 		p.receipts = append(p.receipts, receipt{file: file, outcome: "executed", trust: filepath.Join(p.dir, "trust")})
 	}
 	r = ask("--session", r.Run.Session, "what did I ask you to do?")
-	p.expect(r.Run.Answer.Text == "You asked me to test the project, and I wrote NOTES.md." && len(r.Run.Steps) == 1, "a later run of the session is told what was said")
+	p.expect(r.Run.Answer.Text == "You asked me to test the project, and I wrote NOTES.md." && len(r.Run.Steps) == 2, "a later run of the session is told what was said")
+	r = ask("--model", "later", "how is app tested?")
+	found := len(r.Run.Steps) > 2 && strings.Contains(r.Run.Steps[2].Stdout.Text, "The test of app is test.sh, and it passes.")
+	p.expect(found && r.Run.Answer.Text == "By test.sh, as I had remembered.", "in another session the agent finds what it had remembered")
 }
