@@ -41,6 +41,7 @@ type Broker struct {
 	wg      sync.WaitGroup // the goroutines below
 	mu      sync.Mutex
 	open    []func() error // closes what it holds; guarded by mu
+	closed  bool           // what it's given from now on is closed at once; guarded by mu
 	err     error          // what went wrong, for Close; guarded by mu
 	entries int            // sockets that it was given; guarded by mu
 }
@@ -80,7 +81,7 @@ func (b *Broker) Close() error {
 	for _, f := range b.open {
 		f()
 	}
-	b.open = nil
+	b.open, b.closed = nil, true
 	b.mu.Unlock()
 	b.wg.Wait()
 	b.mu.Lock()
@@ -147,6 +148,10 @@ func (b *Broker) serve(ctx context.Context, listen []string) error {
 func (b *Broker) keep(close func() error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.closed {
+		close()
+		return
+	}
 	b.open = append(b.open, close)
 }
 
