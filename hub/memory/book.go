@@ -64,6 +64,7 @@ func (b *book) add(r *store.Memory, it *toolproto.Memory) {
 	n := uint32(len(b.docs))
 	b.docs, b.total, b.after = append(b.docs, d), b.total+int64(len(words)), r.N
 	b.bytes += docCost
+	fold(words)
 	slices.Sort(words)
 	for i := 0; i < len(words); {
 		w, from := words[i], i
@@ -142,6 +143,7 @@ func (b *book) candidates(a *ask) ([]hit, vector) {
 	all := wordsOf(a.query)
 	query := embed(all)
 	terms := slices.Clone(all)
+	fold(terms)
 	slices.Sort(terms)
 	if terms = slices.Compact(terms); len(terms) > maxTerms {
 		terms = terms[:maxTerms]

@@ -3,6 +3,7 @@ package memory
 import (
 	"hash/fnv"
 	"math"
+	"slices"
 	"strings"
 	"unicode"
 )
@@ -75,4 +76,23 @@ func wordsOf(text string) []string {
 		}
 	}
 	return words
+}
+
+// fold takes the ending of an English plural from each word that has one, by Harman's S stemmer
+// (1991), so that "release" finds "releases".
+func fold(words []string) {
+	ends := func(w string, with string, but ...string) bool {
+		return strings.HasSuffix(w, with) && !slices.ContainsFunc(but, func(b string) bool { return strings.HasSuffix(w, b) })
+	}
+	for i, w := range words {
+		switch {
+		case len(w) < 4:
+		case ends(w, "ies", "eies", "aies"):
+			words[i] = w[:len(w)-3] + "y"
+		case ends(w, "es", "aes", "ees", "oes"):
+			words[i] = w[:len(w)-1]
+		case ends(w, "s", "us", "ss"):
+			words[i] = w[:len(w)-1]
+		}
+	}
 }
