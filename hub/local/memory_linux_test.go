@@ -406,7 +406,7 @@ func TestMemoryRecall(t *testing.T) {
 		t.Errorf("%+v; told %s", r, heard.last())
 	}
 	h.add(op, secretive)
-	no := `@id("no_memory") @untested("here") forbid (principal, action == Palyra::Action::"tool.execute", resource in Palyra::ToolGroup::"memory");`
+	no := `@id("no_memory") @untested("here") forbid (principal, action == Palyra::Action::"tool.execute", resource == Palyra::Tool::"memory.search");`
 	if err := os.WriteFile(filepath.Join(dir, "90-no.cedar"), []byte(no), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -418,5 +418,33 @@ func TestMemoryRecall(t *testing.T) {
 	}
 	if r := h.agent(op, h.session(op), "what is the staging host called?"); r.State != hub.RunDone || r.Steps[0].Outcome != "denied" || strings.Contains(heard.last(), "<memory>") {
 		t.Errorf("%+v; told %s", r.Steps, heard.last())
+	}
+}
+
+// TestMemoryThenInstructions: a run that recalls reads its project's instructions, too, before the
+// model is asked, and is told both.
+func TestMemoryThenInstructions(t *testing.T) {
+	heard := new(tap)
+	h := newMemoryHouse(t, store.MemoryBounds{}, func(c *Config, k *kernel.Config) {
+		c.Instructions = true
+		withScript(t, says("I see."))(c, k)
+		heard.Tools, k.Tools = k.Tools, heard
+	})
+	op := h.member(2001, access.Operator)
+	h.add(op, secretive)
+	h.instructs("AGENTS.md", "Write tests first.\n")
+	r := h.agent(op, h.session(op), "what is the staging host called?")
+	var tools []string
+	for _, s := range r.Steps {
+		tools = append(tools, s.Tool)
+	}
+	if got := strings.Join(tools, " "); r.State != hub.RunDone || got != "memory.search fs.list_dir fs.read_file model.turn" {
+		t.Errorf("%s %s: %s", r.State, r.Reason, got)
+	}
+	if told := heard.last(); !strings.Contains(told, "Brontosaurus") {
+		t.Errorf("told %s", told)
+	}
+	if len(h.told(op, r.ID, hub.EventAgentInstructions)) != 1 {
+		t.Error("the tape doesn't say what became of the instructions")
 	}
 }

@@ -143,6 +143,9 @@ func (b *book) candidates(a *ask) ([]hit, vector) {
 	all := wordsOf(a.query)
 	query := embed(all)
 	terms := slices.Clone(all)
+	if a.recall { // a prompt is a sentence, and an item is told for what it's about
+		terms = telling(all)
+	}
 	fold(terms)
 	slices.Sort(terms)
 	if terms = slices.Compact(terms); len(terms) > maxTerms {

@@ -96,3 +96,19 @@ func fold(words []string) {
 		}
 	}
 }
+
+// common are words of English questions that tell no item from another.
+var common = strings.Fields("a an and are as at be been but by can did do does for from had has have how i if in into is it its me my no not of on or our " +
+	"please should so than that the their them then there these they this those to us was we were what when where which who why will with would you your")
+
+// telling returns the words of a query without common ones, or all if there are no others.
+func telling(words []string) []string {
+	out := slices.DeleteFunc(slices.Clone(words), func(w string) bool {
+		_, found := slices.BinarySearch(common, w)
+		return found
+	})
+	if len(out) == 0 {
+		return slices.Clone(words)
+	}
+	return out
+}

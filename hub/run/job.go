@@ -121,6 +121,7 @@ func (e *Engine) steps(j *job) (ending, error) {
 			continue
 		}
 		e.step("run:step")
+		row := j.current
 		calling, over := j.inbox.interruptible(ctx)
 		res := e.call(calling, j)
 		if over() && !well(&res.StepResult) {
@@ -129,6 +130,7 @@ func (e *Engine) steps(j *job) (ending, error) {
 		e.step("run:called")
 		j.stage(e.endStep(j, res))
 		kept := res.StepResult // without what is large and in the store: a run can wait for long
+		kept.Index, kept.Tool = row.Index, row.Tool
 		kept.Input, kept.Stdout, kept.Stderr = nil, hub.Output{}, hub.Output{}
 		j.results = append(j.results, kept)
 		if !well(&res.StepResult) && ctx.Err() != nil {
