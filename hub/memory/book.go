@@ -158,7 +158,8 @@ func (b *book) candidates(a *ask) ([]hit, vector) {
 	found := make([]term, 0, len(terms))
 	for _, t := range terms {
 		list := b.words[t]
-		found = append(found, term{list, math.Log(1 + math.Max(0, n-float64(len(list))+.5)/(float64(len(list))+.5))})
+		in := float64(max(1, len(list))) // a word that no item has is as rare as one that one has
+		found = append(found, term{list, math.Log(1 + math.Max(0, n-in+.5)/(in+.5))})
 	}
 	slices.SortStableFunc(found, func(x, y term) int { return cmp.Compare(len(x.list), len(y.list)) })
 	var whole float64

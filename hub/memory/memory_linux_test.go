@@ -337,3 +337,16 @@ func TestPurge(t *testing.T) {
 		}
 	}
 }
+
+// TestRecallOfOne: the documentation's first item is recalled for its first prompt, also where it is
+// the only one, and not for another's.
+func TestRecallOfOne(t *testing.T) {
+	h := newHome(t, Config{})
+	h.keep("uid:1", tool.NewMemory{Text: "Releases are built by make dist, on the build host alone.", Source: toolproto.SourcePerson, Origins: []string{"person"}, Confidence: 100, Scope: store.MemoryOfPrincipal})
+	for prompt, want := range map[string]int{"how do we build a release?": 1, "how do we build a release of the project?": 1, "what time is it in Prague?": 0, "write a poem about cats": 0} {
+		got, err := h.Search(t.Context(), "uid:1", "", prompt, &toolproto.MemorySearchInput{Limit: 3, Recall: true})
+		if err != nil || len(got) != want {
+			t.Errorf("%q: %d items, want %d: %+v, %v", prompt, len(got), want, got, err)
+		}
+	}
+}
