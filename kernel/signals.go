@@ -23,14 +23,17 @@ func (s *sealed) signals() []string {
 	if len(c.EgressHosts) == 0 && !isolate.AllowsHostNetwork(c.Network) || c.Tool == toolTurn {
 		return nil
 	}
-	// An option and its value are two arguments: "--password", "x".
-	text := strings.Join(c.Argv, "\x00") + "\x00" + strings.Join(c.Env, "\x00")
-	for i, a := range c.Argv[:len(c.Argv)-1] {
-		if strings.HasPrefix(a, "--") {
-			text += "\x00" + a + "=" + c.Argv[i+1]
+	var text strings.Builder
+	for i, a := range c.Argv {
+		text.WriteString(a + "\x00")
+		if strings.HasPrefix(a, "--") && i+1 < len(c.Argv) { // an option and its value: "--password", "x"
+			text.WriteString(a + "=" + c.Argv[i+1] + "\x00")
 		}
 	}
-	if len(signal.Secrets(text)) > 0 || s.stdin != nil && len(signal.Secrets(s.input(c))) > 0 {
+	for _, v := range c.Env {
+		text.WriteString(v + "\x00")
+	}
+	if len(signal.Secrets(text.String())) > 0 || s.stdin != nil && len(signal.Secrets(s.input(c))) > 0 {
 		return []string{policy.SignalSecret}
 	}
 	return nil

@@ -19,12 +19,12 @@ const (
 	StandingGrants Feature = "standing_grants" // a yes can stand for further calls
 	PatternGrants  Feature = "pattern_grants"  // and for calls that fit a pattern
 	MCP            Feature = "mcp"             // the tools at /mcp
-	OpenAI         Feature = "openai"          // models and the agent at /v1/
 	Console        Feature = "console"         // pages for browsers
+	OpenAI         Feature = "openai"          // models and the agent at /v1/
 )
 
 // features is in the order of FeatureNames; the index is the bit, and append-only.
-var features = [...]Feature{Tokens, HTTPApprovals, HTTPAdmin, StandingGrants, PatternGrants, MCP, OpenAI, Console}
+var features = [...]Feature{Tokens, HTTPApprovals, HTTPAdmin, StandingGrants, PatternGrants, MCP, Console, OpenAI}
 
 // Features is the set of features that are off. In the zero value all are on: things that a
 // feature guards still have their own permission.

@@ -91,7 +91,7 @@ func featuresOff(f *config.Features) (off []string) {
 		name access.Feature
 		on   bool
 	}{{access.Tokens, f.Tokens}, {access.HTTPApprovals, f.HTTPApprovals}, {access.HTTPAdmin, f.HTTPAdmin},
-		{access.StandingGrants, f.StandingGrants}, {access.PatternGrants, f.PatternGrants}, {access.MCP, f.MCP}, {access.OpenAI, f.OpenAI}, {access.Console, f.Console}} {
+		{access.StandingGrants, f.StandingGrants}, {access.PatternGrants, f.PatternGrants}, {access.MCP, f.MCP}, {access.Console, f.Console}, {access.OpenAI, f.OpenAI}} {
 		if !x.on {
 			off = append(off, string(x.name))
 		}

@@ -248,8 +248,8 @@ type Features struct {
 	StandingGrants bool `key:"standing_grants" default:"true" doc:"Let a yes stand for further calls, for a session or a time." cost:"One yes lets several calls through."`
 	PatternGrants  bool `key:"pattern_grants" default:"true" doc:"Let such a yes cover the calls that fit a pattern." cost:"One yes lets unseen calls through."`
 	MCP            bool `key:"mcp" default:"true" doc:"Serve the tools to agents at /mcp (docs/formats/mcp.md), beside palyra mcp serve."`
-	OpenAI         bool `key:"openai" default:"true" doc:"Serve models and the agent at /v1/, as OpenAI's and Anthropic's APIs have them (docs/OPENAI.md)."`
 	Console        bool `key:"console" default:"true" doc:"Serve the console to browsers at listen.http; palyra console open lets one in." cost:"A browser holds a token of its user's for 12 hours."`
+	OpenAI         bool `key:"openai" default:"true" doc:"Serve models and the agent at /v1/, as OpenAI's and Anthropic's APIs have them (docs/OPENAI.md)."`
 }
 
 // SigningKeys says how the signing keys of the state directory lie on the disk.
