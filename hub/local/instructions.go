@@ -12,7 +12,6 @@ import (
 
 	"palyra/hub"
 	"palyra/hub/agent"
-	"palyra/hub/run"
 	"palyra/hub/store"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
@@ -107,18 +106,16 @@ func (h *Hub) inspectInstructions(ctx context.Context, c hub.Caller, workspace s
 		return out, err
 	}
 	out.Accepted = yes
-	list, err := h.made(ctx, c, agent.ListRoot(workspace))
-	if err != nil {
-		return out, h.named(c, err)
-	}
-	if out.File, err = agent.InstructionsIn(list); err != nil || out.File == "" {
+	if err := h.made(ctx, c, agent.ListRoot(workspace), func(list []byte) (err error) {
+		out.File, err = agent.InstructionsIn(list)
+		return err
+	}); err != nil || out.File == "" {
 		return out, err
 	}
-	read, err := h.made(ctx, c, agent.ReadInstructions(workspace, out.File))
-	if err != nil {
-		return out, h.named(c, err)
-	}
-	if out.Text, err = agent.InstructionsOf(read); err != nil {
+	if err := h.made(ctx, c, agent.ReadInstructions(workspace, out.File), func(read []byte) (err error) {
+		out.Text, err = agent.InstructionsOf(read)
+		return err
+	}); err != nil {
 		return out, err
 	}
 	out.Digest = canon.Sum([]byte(out.Text))
@@ -136,29 +133,41 @@ func (h *Hub) inspectInstructions(ctx context.Context, c hub.Caller, workspace s
 	return out, nil
 }
 
-// made makes a call in the caller's name, in a run of its own, and returns what it wrote.
-func (h *Hub) made(ctx context.Context, c hub.Caller, s hub.Step) ([]byte, error) {
-	id, err := h.runs.Start(ctx, run.Request{User: c.User, Surface: c.Surface, Device: c.Device, Token: c.Token, Reserve: h.privileged(c), Steps: []hub.Step{s}, Attended: true})
+// maxMade bounds what a call wrote that made gives, in bytes.
+const maxMade = 8 << 20
+
+// made makes a call in the caller's name, in a run of its own, and has use read what it wrote.
+func (h *Hub) made(ctx context.Context, c hub.Caller, s hub.Step, use func(wrote []byte) error) error {
+	id, err := h.once(ctx, c, "", s, nil)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	st, err := h.awaitServer(ctx, id)
+	r, err := h.runs.Read(ctx, id)
 	if err != nil {
-		return nil, err
+		return h.named(c, err)
 	}
-	op := "call " + s.Tool
+	st := &r.Steps[0]
 	if st.Outcome != "executed" || st.Exit != 0 {
-		return nil, fault.New(fault.Denied, st.Reason, op, fmt.Errorf("%s %s", st.Outcome, st.Error)).WithHint("palyra runs show " + id)
+		return fault.New(fault.Denied, st.Reason, "call "+s.Tool, fmt.Errorf("%s %s", st.Outcome, st.Error)).WithHint("palyra runs show " + id)
 	}
 	if st.Stdout.Artifact.IsZero() {
-		return []byte(st.Stdout.Text), nil
+		return use([]byte(st.Stdout.Text))
 	}
+	release, err := h.reads(ctx, c, maxMade)
+	if err != nil {
+		return err
+	}
+	defer release()
 	f, _, err := h.st.OpenArtifact(ctx, st.Stdout.Artifact)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, 8<<20))
+	b, err := io.ReadAll(io.LimitReader(f, maxMade))
+	if err != nil {
+		return err
+	}
+	return use(b)
 }
 
 func (h *Hub) acceptInstructions(ctx context.Context, c hub.Caller, a hub.InstructionsAcceptance) (hub.Instructions, error) {

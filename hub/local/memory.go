@@ -10,7 +10,6 @@ import (
 	"palyra/call"
 	"palyra/hub"
 	"palyra/hub/memory"
-	"palyra/hub/run"
 	"palyra/hub/store"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
@@ -63,15 +62,9 @@ func (h *Hub) memoryCall(ctx context.Context, c hub.Caller, session, name string
 		defer mu.Unlock()
 		done = &r
 	}
-	id, err := h.runs.Start(ctx, run.Request{Session: session, User: c.User, Surface: c.Surface, Device: c.Device, Token: c.Token, Reserve: h.privileged(c),
-		Steps: []hub.Step{{Tool: name, Input: line}}, Attended: true, Beside: func(ctx context.Context) context.Context { return tool.WithMemory(ctx, beside) }})
+	id, err := h.once(ctx, c, session, hub.Step{Tool: name, Input: line}, func(ctx context.Context) context.Context { return tool.WithMemory(ctx, beside) })
 	if err != nil {
-		return out, h.named(c, err)
-	}
-	if err := h.runs.Answer(ctx, id); err != nil {
-		if cerr := h.runs.Cancel(context.WithoutCancel(ctx), id, run.Stop{Reason: run.ReasonCallerGone, By: c.User}); cerr != nil {
-			return out, cerr
-		}
+		return out, err
 	}
 	if out.Run, err = h.answer(context.WithoutCancel(ctx), c, id); err != nil {
 		return hub.MemoryResult{}, err

@@ -435,6 +435,20 @@ func (h *Hub) call(ctx context.Context, c hub.Caller, n hub.NewCall) (hub.Run, e
 	return h.answer(context.WithoutCancel(ctx), c, id)
 }
 
+// once makes one call in the caller's name, in a run of its own, and returns when it's answered. A
+// caller who goes ends it. beside may be nil.
+func (h *Hub) once(ctx context.Context, c hub.Caller, session string, s hub.Step, beside func(context.Context) context.Context) (id string, err error) {
+	id, err = h.runs.Start(ctx, run.Request{Session: session, User: c.User, Surface: c.Surface, Device: c.Device, Token: c.Token, Reserve: h.privileged(c),
+		Steps: []hub.Step{s}, Attended: true, Beside: beside})
+	if err != nil {
+		return "", h.named(c, err)
+	}
+	if err := h.runs.Answer(ctx, id); err != nil {
+		return id, h.runs.Cancel(context.WithoutCancel(ctx), id, run.Stop{Reason: run.ReasonCallerGone, By: c.User})
+	}
+	return id, nil
+}
+
 func (h *Hub) listApprovals(ctx context.Context, c hub.Caller, q hub.ApprovalQuery) (none hub.Page[hub.Approval], err error) {
 	p, err := page(q.PageQuery)
 	if err != nil {

@@ -11,7 +11,6 @@ import (
 	"palyra/crypt/seal"
 	"palyra/crypt/vault"
 	"palyra/hub"
-	"palyra/hub/run"
 	"palyra/internal/budget"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
@@ -127,15 +126,9 @@ func (h *Hub) vaultCallWith(ctx context.Context, c hub.Caller, session, name str
 			s.Wipe()
 		}
 	}()
-	id, err := h.runs.Start(ctx, run.Request{Session: session, User: c.User, Surface: c.Surface, Device: c.Device, Token: c.Token, Reserve: h.privileged(c),
-		Steps: []hub.Step{{Tool: name, Input: line}}, Attended: true, Beside: func(ctx context.Context) context.Context { return tool.WithBeside(ctx, beside) }})
+	id, err := h.once(ctx, c, session, hub.Step{Tool: name, Input: line}, func(ctx context.Context) context.Context { return tool.WithBeside(ctx, beside) })
 	if err != nil {
-		return out, h.named(c, err)
-	}
-	if err := h.runs.Answer(ctx, id); err != nil {
-		if cerr := h.runs.Cancel(context.WithoutCancel(ctx), id, run.Stop{Reason: run.ReasonCallerGone, By: c.User}); cerr != nil {
-			return out, cerr
-		}
+		return out, err
 	}
 	if out.Run, err = h.answer(context.WithoutCancel(ctx), c, id); err != nil {
 		return hub.VaultResult{}, err
