@@ -13,7 +13,6 @@ import (
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
-	"palyra/cmd/internal/receiptfile"
 	"palyra/cmd/internal/settings"
 	"palyra/hub"
 	"palyra/internal/canon"
@@ -23,20 +22,7 @@ import (
 
 // memoryDo does an operation of memory as vaultDo does one of the vault.
 func memoryDo[In any](ctx context.Context, a *app, inv *command.Invocation, op hub.Op[In, hub.MemoryResult], in func(session string) In) (out hub.MemoryResult, err error) {
-	kept, err := receiptfile.Open(command.Value(inv, "receipt", ""))
-	if err != nil {
-		return out, err
-	}
-	defer kept.Close()
-	h, err := a.connect(inv)
-	if err != nil {
-		return out, err
-	}
-	out.Run, err = a.attended(ctx, inv, h, kept, func(ctx context.Context, session string) (hub.Run, error) {
-		out, err = op.Do(ctx, h, hub.Caller{}, in(session))
-		return out.Run, err
-	})
-	return out, err
+	return attendedDo(ctx, a, inv, a.connect, op, func(r *hub.MemoryResult) *hub.Run { return &r.Run }, in)
 }
 
 // memoryDocument is a result's receipt and items as a document.

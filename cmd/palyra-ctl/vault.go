@@ -43,18 +43,25 @@ func (a *app) vaultHub(inv *command.Invocation) (hub.Hub, error) {
 // vaultDo does an operation of the vault in a session of its own, and asks the person at this
 // terminal about its call, if they may answer.
 func vaultDo[In any](ctx context.Context, a *app, inv *command.Invocation, op hub.Op[In, hub.VaultResult], in func(session string) In) (out hub.VaultResult, err error) {
+	return attendedDo(ctx, a, inv, a.vaultHub, op, func(r *hub.VaultResult) *hub.Run { return &r.Run }, in)
+}
+
+// attendedDo does an operation that is one call, whose run its result has, at the hub that connect
+// gives. The flag --receipt names a file for the receipt.
+func attendedDo[In, Out any](ctx context.Context, a *app, inv *command.Invocation, connect func(*command.Invocation) (hub.Hub, error),
+	op hub.Op[In, Out], run func(*Out) *hub.Run, in func(session string) In) (out Out, err error) {
 	kept, err := receiptfile.Open(command.Value(inv, "receipt", ""))
 	if err != nil {
 		return out, err
 	}
 	defer kept.Close()
-	h, err := a.vaultHub(inv)
+	h, err := connect(inv)
 	if err != nil {
 		return out, err
 	}
-	out.Run, err = a.attended(ctx, inv, h, kept, func(ctx context.Context, session string) (hub.Run, error) {
+	*run(&out), err = a.attended(ctx, inv, h, kept, func(ctx context.Context, session string) (hub.Run, error) {
 		out, err = op.Do(ctx, h, hub.Caller{}, in(session))
-		return out.Run, err
+		return *run(&out), err
 	})
 	return out, err
 }
