@@ -262,7 +262,7 @@ func (d *daemon) follow(ctx context.Context, start time.Time, tokens int, q hub.
 				return t, err
 			}
 			if ev.Error != nil {
-				return t, fmt.Errorf("the model's error is %s", ev.Error)
+				return t, fmt.Errorf("the model refused: %s", ev.Error)
 			}
 			answered = answered || ev.End != ""
 			if tokens > 0 {

@@ -205,7 +205,7 @@ func (a *app) memoryExport(ctx context.Context, inv *command.Invocation) (*resul
 	return text(front.Document{"file": path, "items": len(all.Items)}, "exported %d items, in plain text\n", len(all.Items)), nil
 }
 
-// importedItem is an item of a file. What it says of its id, its source and its making isn't taken.
+// importedItem is an item of a file. Its id, source and time are made anew.
 type importedItem struct {
 	Text       string     `json:"text"`
 	Tags       []string   `json:"tags"`

@@ -11,8 +11,9 @@
 //
 // All that a loop is told is read from what the store has of the run, so a run goes on after a
 // restart as if it hadn't ended. A question to a model is kept at hand while its step is made, and
-// the tape has its digest. What a run begins with of its user's memory is found by its first step
-// (recall.go). Earlier runs of agents in the session are what the model is told first.
+// the tape has its digest. A run's first steps find what it begins with: its user's memory
+// (recall.go) and the project's instructions (instructions.go). Earlier runs of agents in the
+// session are what the model is told first.
 //
 // # What it does not protect against
 //

@@ -10,7 +10,7 @@ import (
 )
 
 // TestBreaker: after three failures in a row a provider is left alone for half a minute, after one
-// more again, and an answer ends that. What isn't the provider's fault doesn't count.
+// more again, and an answer ends that. Failures that aren't the provider's don't count.
 func TestBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b breaker

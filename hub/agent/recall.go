@@ -13,8 +13,8 @@ import (
 	"palyra/internal/toolproto"
 )
 
-// What a run begins with is found by its first step: a call of memory.search, decided and attested
-// as any. Its output is what the model is told, now and after a restart.
+// A run's first step finds the items that it begins with: a call of memory.search, decided and
+// attested as any. Its output is what the model is told, now and after a restart.
 
 // maxRecalled is how many items a run begins with, and maxRecalledText how much of each, in bytes.
 const (

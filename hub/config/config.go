@@ -54,7 +54,7 @@ type Config struct {
 	Egress     Egress               `key:"egress"`
 	Tools      Tools                `key:"tools"`
 	Vault      Vault                `key:"vault"`
-	Memory     Memory               `key:"memory" doc:"What principals and their agents have remembered (docs/MEMORY.md). Items are sealed under a key of the vault; without vault.identity they're refused."`
+	Memory     Memory               `key:"memory" doc:"Items that principals and their agents remember (docs/MEMORY.md). They are sealed under a key of the vault; without vault.identity there are none."`
 	Workspaces map[string]Workspace `key:"workspaces" doc:"The only host directories that tools reach, by name (1 to 32 of a-z, 0-9, -)."`
 	Models     map[string]Model     `key:"models" doc:"The language models that agents ask, by name (as workspaces). A turn of one is a call of model.turn, which reaches the url's host alone (docs/AGENT.md)."`
 	Agent      Agent                `key:"agent"`
@@ -136,7 +136,7 @@ type Vault struct {
 type Memory struct {
 	ItemsEach int64    `key:"items_per_principal" unit:"items" default:"10000" min:"1" max:"1000000" doc:"Items of one principal. More: 429, quota."`
 	BytesEach Size     `key:"bytes_per_principal" unit:"bytes" default:"16MiB" min:"64KiB" max:"16GiB" doc:"Sealed bytes of one principal's items, 256 or more each. More: 429, quota." cost:"One principal can take as much of the disk."`
-	Expire    Duration `key:"expire" unit:"duration" default:"720h" min:"1h" max:"87600h" doc:"After it an item is forgotten that an agent wrote, where the agent named no other time. What a person wrote stays."`
+	Expire    Duration `key:"expire" unit:"duration" default:"720h" min:"1h" max:"87600h" doc:"Items that agents wrote are forgotten after it, unless the agent named another time. Those of people stay."`
 	Index     Size     `key:"index" unit:"bytes" default:"64MiB" min:"1MiB" max:"64GiB" doc:"Memory for the indexes of all principals; the one that was used least is dropped first, and made again when it's needed. One of 10000 items takes about 8MiB."`
 }
 

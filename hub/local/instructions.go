@@ -19,8 +19,7 @@ import (
 )
 
 // A project's instructions count for the agents of a user who has accepted the digest of their
-// file. What each has accepted is a setting of the store, and each yes is in the journal before it
-// counts.
+// file. Acceptances are a setting of the store, and each is in the journal before it counts.
 
 // The acts in the journal about instructions.
 const (
