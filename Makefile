@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build test user-test exhaustive user-exhaustive check fmt vet arch lint vuln generate conformance battery battery-turn oracle sigstore cedar swaps sysfuzz agents clients console pictures fuzz fuzzers bench bench-full bench-baseline bench-compare lab demo cross ci clean
+.PHONY: help build test race exhaustive user-exhaustive check fmt vet arch lint vuln generate conformance battery battery-turn oracle sigstore cedar swaps sysfuzz agents clients console pictures fuzz fuzzers bench bench-full bench-baseline bench-compare lab lab-turn demo cross ci clean
 
 $(if $(findstring palyra_knobs,$(GOFLAGS) $(shell go env GOFLAGS)),$(error palyra_knobs builds a sandbox with holes: for tests only, never for bin/))
 GIT     := git -c safe.directory=*
@@ -22,35 +22,35 @@ build: ## every program into bin/, static
 	$(BUILD) -o bin/ ./cmd/...
 	@ln -sf palyra bin/palyra-sh
 
-# Instrumented, SQLite's own code (C made Go, no goroutines) and the arithmetic of ciphers, curves and lattices (on its own
-# values) are four times as slow. Leaving out what has others' generic code in it (go tool nm: "[" in a name that isn't its own)
-# would lend an uninstrumented sync.Map to all. GORACE: end 0.1 s after the last test, not 1 s. Check vets.
-test exhaustive: export GORACE ?= atexit_sleep_ms=100
+# GORACE: end 0.1 s after the last test, not 1 s. Check vets.
+test race exhaustive: export GORACE ?= atexit_sleep_ms=100
 # Memory for time: compilers and tests that allocate take a sixth less of the processor than with 100.
-test exhaustive: export GOGC ?= 400
-test exhaustive: export PALYRA_TEST_BUILT = $(CURDIR)/bin
+test race exhaustive: export GOGC ?= 400
+test race exhaustive: export PALYRA_TEST_BUILT = $(CURDIR)/bin
 # No debugger's tables: a fifth of the time of linking, of what tests build, too.
-test exhaustive: export GOFLAGS += '-ldflags=-s -w'
+test race exhaustive: export GOFLAGS += '-ldflags=-s -w'
+# As the programs are built, from what build compiled.
+test exhaustive: export CGO_ENABLED = 0
+# Instrumented, all is four times as slow. SQLite's own code (C made Go, no goroutines) and the arithmetic of ciphers, curves and
+# lattices (on its own values) needn't be. Leaving out what has others' generic code in it (go tool nm: "[" in a name that isn't
+# its own) would lend an uninstrumented sync.Map to all.
 PLAIN := modernc.org/sqlite/lib modernc.org/libc modernc.org/memory $(addprefix crypto/internal/fips140/,edwards25519/... nistec/... bigmod mlkem sha3) \
 	$(addprefix golang.org/x/crypto/,argon2 blake2b chacha20 internal/poly1305 scrypt)
-RACE := -race -vet=off -gcflags=all=-dwarf=false $(PLAIN:%='-gcflags=%=-race=false -dwarf=false') -shuffle=on
+race: DETECTOR := -race -gcflags=all=-dwarf=false $(PLAIN:%='-gcflags=%=-race=false -dwarf=false')
+GOTEST = go test -vet=off -shuffle=on $(DETECTOR)
 # Packages wait, too: for deadlines, processes and the disk. Two more than there are processors keep those busy.
 # The slowest of the list's end go first, or they're alone at the end.
-# The rules of the tree are check's: they have no goroutines to race.
-test: build ## every Go test but check's, with the race detector, in random order; exhaustive ones take a sample (-short)
-	go test $(RACE) -short -p $$(($$(nproc) + 2)) $(TESTFLAGS) $(or $(PACKAGES),$$(go list ./kernel ./hub/local ./isolate/cell ./transport/httpapi ./... | grep -vx palyra/conformance/arch))
+# The rules of the tree are check's.
+test race: build
+	$(GOTEST) -short -p $$(($$(nproc) + 2)) $(TESTFLAGS) $(or $(PACKAGES),$$(go list ./kernel ./hub/local ./isolate/cell ./transport/httpapi ./... | grep -vx palyra/conformance/arch))
+test: ## every Go test but check's, in random order; exhaustive ones take a sample (-short)
+race: ## the same with the race detector
 SAMPLED = $(shell grep -rl --include='*_test.go' '^	"palyra/internal/sample"$$' .)
 exhaustive: build ## the exhaustive tests, whole: kill -9 at every step, every input, every trial
-	go test $(RACE) -run "^($$(awk -F '[ (]' '/^func Test/ { t = $$2 } /sample\.(Of|Steps)/ { print t }' $(SAMPLED) | sort -u | paste -sd'|'))$$" \
+	$(GOTEST) -run "^($$(awk -F '[ (]' '/^func Test/ { t = $$2 } /sample\.(Of|Steps)/ { print t }' $(SAMPLED) | sort -u | paste -sd'|'))$$" \
 		$(TESTFLAGS) $(or $(PACKAGES),$(sort $(dir $(SAMPLED))))
-# Policies, formats, ciphers and parsers are the same for each user.
-SAME := agentloop.*|authz/.*|call/.*|conformance/powercut|crypt/(ca|journal|pair|passkey|receipt|scrub|seal.*|vault)|hub/(agent|gateway|memory|model|session|store)|internal/(canon|git|signal|spelling|sse|toolproto)|isolate/native/seccomp|transport/(api.*|console|mcp|openai)
-# Races are found once: as a user the tests are built as the programs are, from what build compiled.
-AS_USER := $(MAKE) --no-print-directory CGO_ENABLED=0 RACE='-vet=off -shuffle=on'
-user-test: ## those for which it matters who runs them
-	@$(AS_USER) test PACKAGES="$(or $(PACKAGES),$$(go list ./kernel ./hub/local ./isolate/cell ./transport/httpapi ./... | grep -vxE 'palyra/(conformance/arch|$(SAME))' | paste -sd' '))"
 user-exhaustive: ## those of cells and of tools, where it matters who runs them
-	@$(AS_USER) exhaustive PACKAGES="$(or $(PACKAGES),./cmd/palyra-tool/... ./conformance/egress ./conformance/escape ./isolate/cell ./kernel)"
+	@$(MAKE) --no-print-directory exhaustive PACKAGES="$(or $(PACKAGES),./cmd/palyra-tool/... ./conformance/egress ./conformance/escape ./isolate/cell ./kernel)"
 
 # Looking shares what build compiled; check is quick after it. Memory for time.
 LOOK := CGO_ENABLED=0 GOGC=400
@@ -112,6 +112,8 @@ bench-compare:
 	@go build -o bin/tools/ ./bench && bin/tools/bench -compare
 lab: ## emulated machines: the cell on other kernels and arm64, the units under systemd
 	go run ./conformance/lab
+# Of the long machines every other, by turns.
+lab-turn: ; go run ./conformance/lab -turn $$(git rev-list --count HEAD)
 demo: build ## the whole path in a minute
 	conformance/demo/run
 

@@ -14,8 +14,8 @@ import (
 // makefile stands in for the project's in a repository that has .ci/lanes.
 const makefile = `
 .PHONY: $(MAKECMDGOALS)
-check cross build demo battery sigstore cedar swaps sysfuzz agents lab: ; @echo $@ by $$(id -u) in $$PWD >&2
-console clients test arch user-test exhaustive user-exhaustive: ; @printf '{"Action":"%s","Package":"p","Test":"TestA"}\n' run pass
+check cross build demo battery sigstore cedar swaps sysfuzz agents lab-turn: ; @echo $@ by $$(id -u) in $$PWD >&2
+console clients test race arch exhaustive user-exhaustive: ; @printf '{"Action":"%s","Package":"p","Test":"TestA"}\n' run pass
 oracle: ; @printf '{"Action":"%s","Package":"q","Test":"TestB"}\n' run pass
 `
 
@@ -78,9 +78,9 @@ func TestLanes(t *testing.T) {
 	got, out := lanes(t, dir, "LANE_BUDGET=60")
 	want := []string{`check +\d+ of  60 s  ok`, `demo +\d+ of  60 s  ok`, `sysfuzz +\d+ of  60 s  ok`}
 	if os.Getuid() == 0 {
-		want = append(want, `exhaustive +\d+ of  60 s  ok`, `user-test +\d+ of  60 s  ok`, `user-exhaustive +\d+ of  60 s  ok`, `user-demo +\d+ of  60 s  ok`, `lab +\d+ of  60 s  ok`, "9 passed, 0 failed")
+		want = append(want, `exhaustive +\d+ of  60 s  ok`, `race +\d+ of  60 s  ok`, `user-exhaustive +\d+ of  60 s  ok`, `user-demo +\d+ of  60 s  ok`, `lab +\d+ of  60 s  ok`, "9 passed, 0 failed")
 	} else {
-		want = append(want, "user-test: not run: not root", "lab: not run: not root", "6 passed, 0 failed")
+		want = append(want, `race +\d+ of  60 s  ok`, "user-demo: not run: not root", "lab: not run: not root", "7 passed, 0 failed")
 	}
 	has(t, out, want...)
 	if got != 0 || !strings.HasSuffix(out, "0 failed\n") {
