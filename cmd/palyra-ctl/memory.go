@@ -18,6 +18,7 @@ import (
 	"palyra/internal/canon"
 	"palyra/internal/durable"
 	"palyra/internal/fault"
+	"palyra/internal/signal"
 )
 
 // memoryDo does an operation of memory as vaultDo does one of the vault.
@@ -194,6 +195,13 @@ func (a *app) memoryExport(ctx context.Context, inv *command.Invocation) (*resul
 			break
 		}
 	}
+	secrets, say := secretsOf(all.Items, inv.Has("redact")), ""
+	switch {
+	case secrets > 0 && inv.Has("redact"):
+		say = fmt.Sprintf("redacted %d secrets\n", secrets)
+	case secrets > 0:
+		say = fmt.Sprintf("it holds %d secrets: --redact leaves them out\n", secrets)
+	}
 	b, err := canon.Marshal(all)
 	if err != nil {
 		return nil, fault.New(fault.Internal, "internal", "export memory", err)
@@ -202,7 +210,29 @@ func (a *app) memoryExport(ctx context.Context, inv *command.Invocation) (*resul
 	if err := f.Keep(b); err != nil {
 		return nil, err
 	}
-	return text(front.Document{"file": path, "items": len(all.Items)}, "exported %d items, in plain text\n", len(all.Items)), nil
+	return text(front.Document{"file": path, "items": len(all.Items), "secrets": secrets}, "exported %d items, in plain text\n%s", len(all.Items), say), nil
+}
+
+// secretsOf returns how many secrets items hold, and puts pseudonyms in place of them if it's to
+// redact: one for each value, in all items.
+func secretsOf(items []hub.MemoryItem, redact bool) (n int) {
+	names := signal.NewPseudonyms()
+	for i := range items {
+		for _, s := range append([]*string{&items[i].Text}, pointers(items[i].Tags)...) {
+			plain, found := names.Redact(*s)
+			if n += len(found); redact {
+				*s = plain
+			}
+		}
+	}
+	return n
+}
+
+func pointers(s []string) (p []*string) {
+	for i := range s {
+		p = append(p, &s[i])
+	}
+	return p
 }
 
 // importedItem is an item of a file. Its id, source and time are made anew.

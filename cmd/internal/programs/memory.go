@@ -82,7 +82,10 @@ One of --origin, --session and --all; else as memory forget.`,
 		{
 			Name: "memory export", Operands: "FILE", Min: 1, Max: 1, Short: "write all items to a new file",
 			Long: `
-A JSON document with mode 0600, in plain text: age encrypts it.`,
+A JSON document with mode 0600, in plain text: age encrypts it. With --redact a
+name such as ⟦secret:github#1⟧ stands in place of each secret that is known by
+its form, the same one for the same value.`,
+			Flags:    []command.Flag{{Name: "redact", Help: "leave secrets out"}},
 			Exits:    memoryExits,
 			Examples: []command.Example{{Line: "palyra memory export memory.json", Does: "says how many there are"}},
 		},
