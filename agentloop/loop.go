@@ -24,7 +24,6 @@ package agentloop
 
 import (
 	"fmt"
-	"strings"
 
 	"palyra/agentloop/turn"
 	"palyra/internal/canon"
@@ -127,8 +126,7 @@ type Loop struct {
 	model           int // that is asked
 	turns, attempts int
 	wait            int64
-	lengthened      bool // an answer that was cut off was asked to go on
-	nudged          bool // an empty answer was asked for once more
+	asked           [flawCount]bool // to mend such an answer, since it made its last call
 	usage           turn.Usage
 	cost            int64
 }
@@ -247,22 +245,13 @@ func (l *Loop) Answered(a turn.Answer, err error) {
 			l.calls = append(l.calls, c)
 		}
 	}
-	switch text := strings.TrimSpace(a.Text()); {
+	switch {
 	case a.End == turn.EndRefused:
 		l.ended = &End{ReasonProvider, turn.ContentBlocked + ": the provider doesn't let the model answer"}
-	case len(l.calls)+len(l.open) > 0:
-	case a.End == turn.EndLength && l.lengthened:
-		l.ended = &End{ReasonIncomplete, "the answer was cut off twice at the most tokens that it may have"}
-	case a.End == turn.EndLength:
-		l.lengthened = true
-		l.text += a.Text()
-		l.say(turn.Part{Text: "Your answer was cut off. Go on exactly where it ended."})
-	case text == "" && l.nudged:
-		l.ended = &End{ReasonIncomplete, "the model answered twice without a word"}
-	case text == "":
-		l.nudged = true
-		l.say(turn.Part{Text: "You said nothing. Say what you found or did, or call a tool."})
-	default:
+	case len(l.open) > 0:
+	case len(l.calls) > 0:
+		l.asked, l.text = [flawCount]bool{}, ""
+	case !l.flawed(&a):
 		l.done = true
 		l.text += a.Text()
 	}
@@ -327,7 +316,7 @@ func (l *Loop) Hear(text string) {
 	}
 	l.say(turn.Part{Text: text})
 	l.calls, l.open, l.results, l.cut, l.done, l.text = nil, nil, nil, false, false, ""
-	l.attempts, l.wait, l.lengthened, l.nudged = 0, 0, false, false
+	l.attempts, l.wait, l.asked = 0, 0, [flawCount]bool{}
 }
 
 // Text is the model's answer, once Next says Done.

@@ -103,6 +103,7 @@ func TestEnds(t *testing.T) {
 	cut := ended(turn.EndLength, turn.Part{Text: "a"})
 	cutCall := calls("a")
 	cutCall.End = turn.EndLength
+	written := says("I look.\n<tool_call>\n{\"name\": \"a\", \"arguments\": {\"n\": 1}}\n</tool_call>")
 	for name, test := range map[string]struct {
 		answers []turn.Answer
 		made    string
@@ -122,6 +123,11 @@ func TestEnds(t *testing.T) {
 		"a call before the cut":       {[]turn.Answer{cutCall, says("b")}, "turn turn done", ""},
 		"silence once":                {[]turn.Answer{says(" "), says("b")}, "turn turn done", ""},
 		"silence twice":               {[]turn.Answer{ended(turn.EndStop), ended(turn.EndStop)}, "turn turn", ReasonIncomplete},
+		"silence again":               {[]turn.Answer{says(" "), calls("a"), says(" "), says("b")}, "turn turn a turn", ReasonTurns},
+		"a call as text":              {[]turn.Answer{written, calls("a"), says("b")}, "turn turn a turn done", ""},
+		"twice a call as text":        {[]turn.Answer{written, written}, "turn turn", ReasonIncomplete},
+		"an announcement":             {[]turn.Answer{says("I look:"), calls("a"), says("b")}, "turn turn a turn done", ""},
+		"it's meant":                  {[]turn.Answer{says("I look:"), says("It has:**")}, "turn turn done", ""},
 		"calls that can't be made":    {[]turn.Answer{calls("unknown", "a"), says("b")}, "turn a turn done", ""},
 		"only calls that can't be it": {[]turn.Answer{calls("unknown"), calls("unknown", "unknown")}, "turn turn", ReasonFailures},
 	} {
@@ -144,9 +150,56 @@ func TestEnds(t *testing.T) {
 		}
 		checkHistory(t, l.Messages())
 	}
-	l := New(Config{Prompt: "?"})
-	if _, err := play(t, l, cut, says("b")); err != nil || l.Text() != "ab" || l.Usage().Input != 20 {
-		t.Errorf("%q, %+v, %v", l.Text(), l.Usage(), err)
+	for want, answers := range map[string][]turn.Answer{
+		"ab":        {cut, says("b")},
+		"b":         {cut, calls("a"), says("b")},
+		"all of it": {says("It has:"), says("all of it")},
+	} {
+		l := New(Config{Prompt: "?"})
+		if _, err := play(t, l, answers...); err != nil || l.Text() != want || l.Usage().Input != int64(10*len(answers)) {
+			t.Errorf("%q, want %q; %+v, %v", l.Text(), want, l.Usage(), err)
+		}
+	}
+}
+
+// TestWritten: a call that ends a text is known in the forms in which models write theirs where their
+// server has no parser, and what only speaks of calls is not.
+func TestWritten(t *testing.T) {
+	l := New(Config{Prompt: "?", Call: func(c *turn.Call) string {
+		if c.Name != "read" || !json.Valid([]byte(c.Arguments)) || c.Arguments[0] != '{' {
+			return "no"
+		}
+		return ""
+	}})
+	for text, want := range map[string]bool{
+		`{"name": "read", "arguments": {"path": "a"}}`:                                        true,
+		"```json\n{\"name\": \"read\", \"parameters\": {\"path\": {\"of\": \"a\"}}}\n```":     true,
+		`[TOOL_CALLS][{"name": "read", "arguments": {}}]`:                                     true,
+		`<tool_call>{"name": "read", "arguments": {}}</tool_call>`:                            true,
+		`<|python_tag|>{"name": "read", "parameters": {}}<|eom_id|>`:                          true,
+		`{"type": "function", "function": {"name": "read", "arguments": "{\"path\":\"a\"}"}}`: true,
+		`I do. <function=read>{"path": "a"}</function>`:                                       true,
+		`<invoke name="read"><parameter name="path">a</parameter></invoke>`:                   true,
+		"<read>\n<path>a</path>\n</read>":                                                     true,
+		`A call is {"name": "read", "arguments": {}}, and I made it.`:                         false,
+		`{"name": "write", "arguments": {}}`:                                                  false,
+		`{"name": "read"}`:                                                                    false,
+		`{"name": "read", "arguments": "a"}`:                                                  false,
+		`{"name": "read", "arguments": {}`:                                                    false,
+		`The file has {"path": "a"}`:                                                          false,
+		`<b>bold</b>`:                                                                         false,
+		`See <read> of the handbook.`:                                                         false,
+		strings.Repeat(`{"a":`, 10_000):                                                       false,
+		"":                                                                                    false,
+	} {
+		if got := l.written(text); got != want {
+			t.Errorf("%.80s: %v", text, got)
+		}
+	}
+	for text, want := range map[string]bool{"I look:": true, "**Let me see:**\n": true, "我看看：": true, "It is 12:30": false, "a: b": false, "": false} {
+		if got := announces(text); got != want {
+			t.Errorf("%q announces: %v", text, got)
+		}
 	}
 }
 
@@ -321,6 +374,8 @@ func FuzzLoop(f *testing.F) {
 				a.End = turn.EndLength
 			case 4:
 				a = calls("a", "fails", "unknown")
+			case 5:
+				a = says([]string{`{"name":"a","arguments":{}}`, "I look:"}[c%2])
 			}
 			answers = append(answers, a)
 		}

@@ -379,7 +379,7 @@ var vocabularies = [...]Vocabulary{
 		{Code: "context_budget_exhausted",
 			Says: "What the model must be told doesn't fit into its window."},
 		{Code: "incomplete_final_answer",
-			Says: "The model's last answer was empty or cut off, twice."},
+			Says: "The model's answer was empty, cut off, or ended with a call as text, twice without a call between."},
 		{Code: "repeated_tool_failure",
 			Says: "The model made the same call three times, and it failed each time."},
 		{Code: "budget_calls",
