@@ -144,27 +144,6 @@ func TestAgentDenied(t *testing.T) {
 	}
 }
 
-// TestAgentEnds: what a provider can't answer, and a model that doesn't come to an end, end the run
-// by name.
-func TestAgentEnds(t *testing.T) {
-	fail := calls("", `process_run {"argv":["/bin/false"]}`)
-	for reason, turns := range map[string][]turn.ScriptTurn{
-		agentloop.ReasonProvider:   {{Error: &turn.Error{Class: turn.AuthInvalid, Message: "no such key", Status: 401}}},
-		agentloop.ReasonIncomplete: {says(" "), says(" ")},
-		agentloop.ReasonTurns:      {fail, fail},
-	} {
-		h := newHouse(t, withScript(t, turns...))
-		op := h.member(2001, access.Operator)
-		r, err := hub.StartRun.Do(t.Context(), h, op, hub.NewRun{Session: h.session(op), Agent: &hub.Agent{Prompt: "try", Turns: 2}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if r = h.ended(op, r.ID); r.State != hub.RunFailed || r.Reason != reason || r.Answer == nil || r.Answer.Error == "" {
-			t.Errorf("%s: %s %s, %+v", reason, r.State, r.Reason, r.Answer)
-		}
-	}
-}
-
 // TestAgentBudget: a run ends by name when its turns have taken what they may, and says what that
 // was.
 func TestAgentBudget(t *testing.T) {
@@ -259,20 +238,7 @@ func TestAgentSurvives(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tape, err := hub.ReadTape.Do(t.Context(), h, h.owner, hub.TapeQuery{Run: r.ID})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for n := 0; n < 2; { // until the call has begun
-		ev, err := tape.Next(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if ev.Kind == hub.EventStepStarted {
-			n++
-		}
-	}
-	tape.Close()
+	h.begun(h.owner, r.ID, 2)
 	h.stop()
 	h.reopen(script)
 	r = h.ended(h.owner, r.ID)

@@ -19,20 +19,7 @@ func (h *house) under(c hub.Caller, session, prompt string) string {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	tape, err := hub.ReadTape.Do(h.t.Context(), h, c, hub.TapeQuery{Run: r.ID})
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	defer tape.Close()
-	for n := 0; n < 2; {
-		ev, err := tape.Next(h.t.Context())
-		if err != nil {
-			h.t.Fatal(err)
-		}
-		if ev.Kind == hub.EventStepStarted {
-			n++
-		}
-	}
+	h.begun(c, r.ID, 2)
 	return r.ID
 }
 
