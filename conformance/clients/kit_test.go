@@ -21,8 +21,9 @@ type house struct {
 	t           *testing.T
 	bin, socket string
 	config      string
-	url         string // of /v1
-	stop        func() // ends palyrad; start begins another
+	url         string                       // of /v1
+	stop        func()                       // ends palyrad; start begins another
+	within      func(argv []string) []string // the command line that runs another where palyrad is; nil: it itself
 	token       string
 	server      *provider
 }
@@ -74,6 +75,13 @@ func newHouse(t *testing.T) *house {
 		t.Fatal(err)
 	}
 	h.start()
+	h.mint()
+	return h
+}
+
+// mint makes the token of the clients.
+func (h *house) mint() {
+	h.t.Helper()
 	args := []string{"token", "create", "--ttl", "1h", "--json", "clients"}
 	for _, s := range scopes {
 		args = append(args, "--scope", s)
@@ -84,16 +92,19 @@ func newHouse(t *testing.T) *house {
 		} `json:"token"`
 	}
 	if err := json.Unmarshal([]byte(h.palyra(args...)), &made); err != nil || made.Token.Secret == "" {
-		t.Fatalf("no token: %v", err)
+		h.t.Fatalf("no token: %v", err)
 	}
 	h.token = made.Token.Secret
-	return h
 }
 
 // start begins palyrad and returns when it's ready.
 func (h *house) start() {
 	t := h.t
-	cmd := exec.Command(filepath.Join(h.bin, "palyrad"), "--config", h.config)
+	argv := []string{filepath.Join(h.bin, "palyrad"), "--config", h.config}
+	if h.within != nil {
+		argv = h.within(argv)
+	}
+	cmd := exec.Command(argv[0], argv[1:]...)
 	out, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"palyra/conformance/pty"
+	"palyra/conformance/scene"
 )
 
 // served is the step of an agent: it finds a failing test in a git repository and mends it,
@@ -68,11 +69,7 @@ func newShop(ctx context.Context, d *demo, staged bool) (*daemon, error) {
 	if err := errors.Join(os.Mkdir(etc, 0o755), os.MkdirAll(filepath.Join(src, ".git", "hooks"), 0o755)); err != nil {
 		return nil, err
 	}
-	for name, text := range map[string]string{
-		"total.sh":  "#!/bin/sh\n# The sum of the numbers on standard input.\nn=0\nwhile read -r x; do n=$((n + x)); break; done\necho $n\n",
-		"test.sh":   "#!/bin/sh\ngot=$(printf '1\\n2\\n3\\n' | sh ./total.sh)\n[ \"$got\" = 6 ] || { echo \"FAIL: total is $got, want 6\"; exit 1; }\necho PASS\n",
-		".git/HEAD": "ref: refs/heads/main\n",
-	} {
+	for name, text := range scene.Project(scene.Broken) {
 		if err := os.WriteFile(filepath.Join(src, name), []byte(text), 0o644); err != nil {
 			return nil, err
 		}
@@ -83,7 +80,7 @@ func newShop(ctx context.Context, d *demo, staged bool) (*daemon, error) {
 		return nil, errors.New(r.stderr)
 	}
 	text := fmt.Sprintf("profile = \"local\"\nlisten.socket = %q\nlisten.http = \"off\"\nstate.dir = %q\npolicy.dir = %q\nworkspaces.app.path = %q\nworkspaces.app.read_only = false\nworkspaces.app.staged = %t\nvault.identity = %q\nagent.model = \"shop\"\n", p.socket, p.dir, policies, src, staged, p.identity)
-	for name, turns := range map[string]string{"shop": script, "later": later} {
+	for name, turns := range scene.Models() {
 		file := filepath.Join(etc, name+".json")
 		if err := os.WriteFile(file, []byte(turns), 0o644); err != nil {
 			return nil, err

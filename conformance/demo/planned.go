@@ -8,22 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"palyra/conformance/scene"
 )
-
-// script is what the model of the shop says: a turn each, of two runs.
-const script = `{"turns":[
-{"text":"I run the test.","calls":[{"name":"process_run","input":{"argv":["sh","./test.sh"],"workspace":"app"}}]},
-{"text":"I write down what it says.","calls":[
-  {"name":"fs_write_file","input":{"workspace":"app","path":"NOTES.md","mode":"create","content":"the test says:\n{{last}}\n"}},
-  {"name":"process_run","input":{"argv":["grep","PASS","NOTES.md"],"workspace":"app"}}]},
-{"text":"I keep that for later.","calls":[{"name":"memory_retain","input":{"text":"The test of app is test.sh, and it passes."}}]},
-{"text":"The test passes, and NOTES.md says so."},
-{"text":"You asked me to test the project, and I wrote NOTES.md."}]}`
-
-// later is what the model says in another session.
-const later = `{"turns":[
-{"calls":[{"name":"memory_search","input":{"query":"how is app tested?"}}]},
-{"text":"By test.sh, as I had remembered."}]}`
 
 // agentRun is what the demo reads of a run.
 type agentRun struct {
@@ -54,7 +41,7 @@ func (p *daemon) planned(ctx context.Context) {
 		p.show(r.Run.Answer.Text + "\n")
 		return r
 	}
-	r := ask("test the project, and write down what you find")
+	r := ask(scene.Task)
 	var did []string
 	for _, s := range r.Run.Steps {
 		if did = append(did, s.Tool); s.Outcome != "executed" || s.Exit != 0 {
@@ -74,9 +61,9 @@ func (p *daemon) planned(ctx context.Context) {
 		}
 		p.receipts = append(p.receipts, receipt{file: file, outcome: "executed", trust: filepath.Join(p.dir, "trust")})
 	}
-	r = ask("--session", r.Run.Session, "what did I ask you to do?")
-	p.expect(r.Run.Answer.Text == "You asked me to test the project, and I wrote NOTES.md." && len(r.Run.Steps) == 2, "a later run of the session is told what was said")
-	r = ask("--model", "later", "how is app tested?")
-	found := len(r.Run.Steps) > 2 && strings.Contains(r.Run.Steps[2].Stdout.Text, "The test of app is test.sh, and it passes.")
-	p.expect(found && r.Run.Answer.Text == "By test.sh, as I had remembered.", "in another session the agent finds what it had remembered")
+	r = ask("--session", r.Run.Session, scene.Asked)
+	p.expect(r.Run.Answer.Text == scene.Told && len(r.Run.Steps) == 2, "a later run of the session is told what was said")
+	r = ask("--model", "later", scene.Again)
+	found := len(r.Run.Steps) > 2 && strings.Contains(r.Run.Steps[2].Stdout.Text, scene.Fact)
+	p.expect(found && r.Run.Answer.Text == scene.Remembered, "in another session the agent finds what it had remembered")
 }

@@ -332,7 +332,10 @@ const waitsForApproval = "palyra:approval_required"
 
 // ask adds a request for approval.
 func (b *reply) ask(a *hub.Approval) error {
-	o := object{"id": a.ID, "type": itemApproval, "status": "incomplete", "approval": a.ID, "capsule": a.Capsule.String(), "text": a.Text, "expires_at": a.Expires.Unix()}
+	o := object{"id": a.ID, "type": itemApproval, "status": "incomplete", "approval": a.ID, "capsule": a.Capsule.String(), "expires_at": a.Expires.Unix()}
+	if a.Text != "" { // a caller who may not read policy isn't told
+		o["text"] = a.Text
+	}
 	if err := b.close("completed"); err != nil {
 		return err
 	}
