@@ -171,10 +171,21 @@ type NewRun struct {
 	KeepGoing bool   `json:"keep_going,omitempty"` // go on after a step that did not end well
 	Staged    bool   `json:"staged,omitempty"`     // what its calls write to workspaces goes to layers of the session
 	Parallel  bool   `json:"parallel,omitempty"`   // it may be made while others of its session are that may, too
+
+	// Metadata are names and values of the caller's own, which palyrad keeps with the run and doesn't
+	// read: at most MaxMetadata, of MaxMetadataName and MaxMetadataValue bytes.
+	Metadata map[string]string `json:"metadata,omitempty"`
 	// IdempotencyKey is 1 to 128 printable ASCII characters, or "" for none. HTTP has it in
 	// a header.
 	IdempotencyKey string `json:"-" in:"key"`
 }
+
+// The bounds of NewRun.Metadata.
+const (
+	MaxMetadata      = 24
+	MaxMetadataName  = 64
+	MaxMetadataValue = 512
+)
 
 // NewCall is a run of one step.
 type NewCall struct {
@@ -218,6 +229,8 @@ type Run struct {
 	Created    time.Time    `json:"created"`
 	Started    *time.Time   `json:"started,omitempty"`
 	Ended      *time.Time   `json:"ended,omitempty"`
+
+	Metadata map[string]string `json:"metadata,omitempty"` // of NewRun; not in lists
 }
 
 // RunQuery chooses runs; zero fields choose all that the caller may see.

@@ -268,7 +268,7 @@ func (h *Hub) startRun(ctx context.Context, c hub.Caller, n hub.NewRun) (hub.Run
 		return hub.Run{}, err
 	}
 	id, err := h.runs.Start(ctx, run.Request{Session: n.Session, User: c.User, Surface: c.Surface, Device: c.Device, Token: c.Token, Reserve: h.privileged(c),
-		Steps: n.Steps, Agent: n.Agent, Budget: n.Budget, KeepGoing: n.KeepGoing, Staged: n.Staged, Parallel: n.Parallel, Key: n.IdempotencyKey})
+		Steps: n.Steps, Agent: n.Agent, Budget: n.Budget, KeepGoing: n.KeepGoing, Staged: n.Staged, Parallel: n.Parallel, Metadata: n.Metadata, Key: n.IdempotencyKey})
 	if err != nil {
 		return hub.Run{}, h.named(c, err)
 	}

@@ -49,6 +49,8 @@ type Request struct {
 	// Wrote is the session that wrote what the calls are about to use. Its label is in that of the
 	// run's session from the beginning. "": none.
 	Wrote string
+
+	Metadata map[string]string // the caller's own
 	// Beside puts what comes beside the calls into their ctx. It isn't kept: a run that goes on
 	// after a restart goes on without. nil: nothing does.
 	Beside func(ctx context.Context) context.Context
@@ -71,6 +73,8 @@ type plan struct {
 	Background bool `json:"background,omitempty"`
 	Attended   bool `json:"attended,omitempty"`
 	Ephemeral  bool `json:"ephemeral,omitempty"` // the session is the run's own
+
+	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
 // check refuses what cannot be made and spells inputs in one way.
@@ -96,8 +100,10 @@ func (q *Request) check() (*plan, error) {
 		return bad("invalid_input", "a key is at most %d printable ASCII characters", MaxKey)
 	case q.Budget.Calls < 0 || q.Budget.Wall < 0 || q.Budget.Bytes < 0:
 		return bad("invalid_input", "a bound is negative")
+	case !metadata(q.Metadata):
+		return bad("invalid_input", "metadata are at most %d texts in UTF-8 of %d bytes, with names of 1 to %d", hub.MaxMetadata, hub.MaxMetadataValue, hub.MaxMetadataName)
 	}
-	p := &plan{Surface: q.Surface, Device: q.Device, Token: q.Token, Reserve: q.Reserve, KeepGoing: q.KeepGoing, Staged: q.Staged, Parallel: q.Parallel, Attended: q.Attended && q.Key == "", Ephemeral: q.Session == "", Agent: q.Agent}
+	p := &plan{Surface: q.Surface, Device: q.Device, Token: q.Token, Reserve: q.Reserve, KeepGoing: q.KeepGoing, Staged: q.Staged, Parallel: q.Parallel, Attended: q.Attended && q.Key == "", Ephemeral: q.Session == "", Agent: q.Agent, Metadata: q.Metadata}
 	var err error
 	if p.Background, err = q.checkBackground(); err != nil {
 		return nil, err
@@ -117,6 +123,16 @@ func (q *Request) check() (*plan, error) {
 		return nil, fault.New(fault.Internal, "internal", op, err)
 	}
 	return p, nil
+}
+
+// metadata reports whether a run can have these.
+func metadata(m map[string]string) bool {
+	for name, value := range m {
+		if name == "" || len(name) > hub.MaxMetadataName || len(value) > hub.MaxMetadataValue || !utf8.ValidString(name) || !utf8.ValidString(value) {
+			return false
+		}
+	}
+	return len(m) <= hub.MaxMetadata
 }
 
 // plain refuses a step that can't be one, and spells its input in one way.
@@ -184,6 +200,10 @@ func (q *Request) digest(steps []hub.Step) (d canon.Digest, err error) {
 	}
 	if q.Parallel {
 		io.WriteString(h, `,"Parallel":true`)
+	}
+	if len(q.Metadata) > 0 {
+		io.WriteString(h, `,"Metadata":`)
+		put(q.Metadata)
 	}
 	io.WriteString(h, "}")
 	return canon.Digest(h.Sum(nil)), err

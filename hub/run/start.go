@@ -90,6 +90,9 @@ func (p *plan) keeps() (n int64) {
 	for i := range p.Steps {
 		n += 2*int64(len(p.Steps[i].Input)) + 1<<10
 	}
+	for name, value := range p.Metadata {
+		n += 2 * int64(len(name)+len(value))
+	}
 	if p.Agent != nil {
 		n += agentKeeps
 		for _, text := range texts(p.Agent) {

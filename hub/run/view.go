@@ -88,7 +88,7 @@ func Read(ctx context.Context, st *store.Store, id string) (hub.Run, error) {
 		if err != nil {
 			return v, err
 		}
-		v.Background, v.Agent = p.Background, p.Agent
+		v.Background, v.Metadata, v.Agent = p.Background, p.Metadata, p.Agent
 		if v.Agent != nil && r.State.Terminal() {
 			if v.Answer, err = answerOf(tx, id, v.LastSeq); err != nil {
 				return v, err
