@@ -3,6 +3,7 @@
 //
 //	q, err := provider.Encode(turn.Messages, "a-model", req)    // POST {url}{q.Path}
 //	err = provider.Decode(turn.Messages, res.Body, emit)        // of an answer with status 200
+//	err = provider.DecodeVectors(res.Body, req.Embed, emit)     // of one to a request for vectors
 //	failed := provider.Failure(status, header, body, time.Now()) // of another
 //
 // docs/formats/turn.md has the mapping of each dialect.
@@ -59,7 +60,7 @@ type Question struct {
 	Body    []byte            // canonical JSON
 }
 
-// Encode returns what puts r to a model in a dialect, with the answer as a stream.
+// Encode returns what puts r to a model in a dialect, with an answer in words as a stream.
 func Encode(dialect, model string, r *turn.Request) (Question, error) {
 	bad := func(format string, a ...any) (Question, error) {
 		return Question{}, fault.New(fault.Usage, "invalid_input", "ask model", fmt.Errorf(format, a...))
@@ -83,12 +84,15 @@ func Encode(dialect, model string, r *turn.Request) (Question, error) {
 		}
 	}
 	var body object
-	switch dialect {
-	case turn.Responses:
+	switch {
+	case r.Embed != nil && (dialect == turn.Responses || dialect == turn.Chat):
+		q.Path, body = "/embeddings", embedBody(model, r.Embed)
+		q.Headers["accept"] = "application/json"
+	case dialect == turn.Responses:
 		q.Path, body = "/responses", responsesBody(model, r)
-	case turn.Chat:
+	case dialect == turn.Chat:
 		q.Path, body = "/chat/completions", chatBody(model, r)
-	case turn.Messages:
+	case dialect == turn.Messages:
 		q.Path, body = "/messages", messagesBody(model, r)
 		q.Headers["anthropic-version"] = "2023-06-01"
 	default:
@@ -352,12 +356,21 @@ func (s *sink) end(end string, u *turn.Usage) error {
 	case end == turn.EndCalls && len(s.ids) == 0:
 		return bad("the answer wants results, and has no calls")
 	}
-	if u != nil {
-		for _, n := range []int64{u.Input, u.Cached, u.Output, u.Reasoning} {
-			if n < 0 || n > maxCount {
-				return bad("the usage counts %d tokens", n)
-			}
-		}
+	if err := counts(u); err != nil {
+		return err
 	}
 	return s.emit(turn.Event{End: end, Usage: u})
+}
+
+// counts returns what is wrong with a usage, which may be nil.
+func counts(u *turn.Usage) error {
+	if u == nil {
+		return nil
+	}
+	for _, n := range []int64{u.Input, u.Cached, u.Output, u.Reasoning} {
+		if n < 0 || n > maxCount {
+			return bad("the usage counts %d tokens", n)
+		}
+	}
+	return nil
 }

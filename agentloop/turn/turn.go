@@ -1,6 +1,6 @@
 // Package turn is one question to a language model, and the answer, in one form for all providers.
 // A [Request] is the standard input of the tool model.turn, an answer its standard output: a line
-// of JSON for each [Event].
+// of JSON for each [Event]. A question for the vectors of texts is one, too ([Embed]).
 //
 //	b, err := req.Encode()               // canonical: its digest names what is asked
 //	answer, err := turn.ReadAnswer(out)  // of the whole output
@@ -53,7 +53,7 @@ const (
 // Request is a question.
 type Request struct {
 	System    string    `json:"system,omitempty"`
-	Messages  []Message `json:"messages"` // at least one; the last is a user's or has results
+	Messages  []Message `json:"messages,omitempty"` // at least one; the last is a user's or has results
 	Tools     []Offer   `json:"tools,omitempty"`
 	MaxTokens int64     `json:"max_tokens,omitempty"` // of the answer; 0: the provider's default, 8192 where it has none
 	// CacheKey is what a provider may use to find a prompt that begins in the same way.
@@ -67,6 +67,8 @@ type Request struct {
 	Format      *Format  `json:"format,omitempty"`      // its text is JSON
 	// Script is what the scripted provider answers; see Script. Others have none.
 	Script json.RawMessage `json:"script,omitempty"`
+	// Embed asks for vectors. A request that has it has nothing else.
+	Embed *Embed `json:"embed,omitempty"`
 }
 
 // The choices of tools.
@@ -144,7 +146,8 @@ type Event struct {
 	Text   string          `json:"text,omitempty"` // the next piece of it
 	Call   *Call           `json:"call,omitempty"` // whole
 	Opaque json.RawMessage `json:"opaque,omitempty"`
-	End    string          `json:"end,omitempty"` // the last event
+	Vector Vector          `json:"vector,omitempty"` // of the next text of an Embed
+	End    string          `json:"end,omitempty"`    // the last event
 	Usage  *Usage          `json:"usage,omitempty"`
 	Error  *Error          `json:"error,omitempty"` // the last event
 }
@@ -215,6 +218,9 @@ func (r *Request) check() error {
 	bad := func(format string, a ...any) error {
 		return fault.New(fault.Usage, "invalid_input", "read request to model", fmt.Errorf(format, a...))
 	}
+	if r.Embed != nil {
+		return r.checkEmbed()
+	}
 	if len(r.Messages) == 0 {
 		return bad("there is no message")
 	}
@@ -265,7 +271,7 @@ func (r *Request) Fits(dialect string) error {
 		is      bool
 		dialect string
 		member  string
-	}{{len(r.Stop) > 0, Responses, "stop"}, {r.Format != nil, Messages, "format"},
+	}{{len(r.Stop) > 0, Responses, "stop"}, {r.Format != nil, Messages, "format"}, {r.Embed != nil, Messages, "embed"},
 		{slices.ContainsFunc(r.Tools, func(o Offer) bool { return o.Strict }), Messages, "strict"}} {
 		if no.is && no.dialect == dialect {
 			return fault.New(fault.Usage, "invalid_input", "ask model", fmt.Errorf("%s: models of the provider %q have none", no.member, dialect))
@@ -276,7 +282,8 @@ func (r *Request) Fits(dialect string) error {
 
 // Answer is a model's answer.
 type Answer struct {
-	Message Message // the assistant's; without parts if the model said nothing
+	Message Message  // the assistant's; without parts if the model said nothing
+	Vectors []Vector // of an Embed; then there are no parts
 	End     string
 	Usage   Usage
 	Error   *Error // nil: there is none, and End says how it ended
@@ -322,7 +329,7 @@ func ReadAnswer(r io.Reader) (Answer, error) {
 			return bad(err)
 		}
 		n := 0
-		for _, set := range []bool{ev.Text != "", ev.Call != nil, ev.Opaque != nil, ev.End != "", ev.Error != nil} {
+		for _, set := range []bool{ev.Text != "", ev.Call != nil, ev.Opaque != nil, ev.Vector != nil, ev.End != "", ev.Error != nil} {
 			if set {
 				n++
 			}
@@ -330,7 +337,22 @@ func ReadAnswer(r io.Reader) (Answer, error) {
 		if n != 1 || ev.Usage != nil && ev.End == "" {
 			return bad(fmt.Errorf("an event of %d kinds", n))
 		}
+		if ev.Vector != nil && len(a.Message.Parts) > 0 || len(a.Vectors) > 0 && (ev.Text != "" || ev.Call != nil || ev.Opaque != nil) {
+			return bad(errors.New("it has vectors and something else"))
+		}
 		switch {
+		case ev.Vector != nil:
+			n := 0
+			if len(a.Vectors) > 0 {
+				n = len(a.Vectors[0])
+			}
+			if err := ev.Vector.check(n); err != nil {
+				return bad(err)
+			}
+			if len(a.Vectors) == MaxInputs {
+				return bad(fmt.Errorf("more than %d vectors", MaxInputs))
+			}
+			a.Vectors = append(a.Vectors, ev.Vector)
 		case ev.Text != "":
 			if text += len(ev.Text); text > MaxText {
 				return bad(fmt.Errorf("more than %d bytes of text", MaxText))

@@ -17,7 +17,7 @@ func (a *app) modelsLs(ctx context.Context, inv *command.Invocation) (*result, e
 	if err != nil {
 		return nil, err
 	}
-	table := front.NewTable("MODEL", "DEFAULT", "PROVIDER", "ITS NAME", "WINDOW", "STATE").Keep(0)
+	table := front.NewTable("MODEL", "DEFAULT", "PROVIDER", "ITS NAME", "KIND", "WINDOW", "STATE").Keep(0)
 	why := newLines()
 	for _, m := range p.Items {
 		is, state := "", "ready"
@@ -31,7 +31,7 @@ func (a *app) modelsLs(ctx context.Context, inv *command.Invocation) (*result, e
 				why.row("", m.Hint)
 			}
 		}
-		table.Row(m.Name, is, m.Provider, m.Model, m.Context, state)
+		table.Row(m.Name, is, m.Provider, m.Model, m.Kind, m.Context, state)
 	}
 	return text(front.Document{"models": p.Items}, "%s%s", a.table(inv, table), why), nil
 }

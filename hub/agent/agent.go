@@ -109,6 +109,9 @@ func (a *Agents) Check(ctx context.Context, r run.Agent) error {
 	if err := a.cfg.Models.Usable(a.models(w)[0]); err != nil {
 		return err
 	}
+	if one, err := a.cfg.Models.Model(w.Model); err == nil && one.Embeds() {
+		return fault.New(fault.Usage, "invalid_input", "start run", fmt.Errorf("model %q makes embeddings, and has no turns", w.Model))
+	}
 	if len(w.Functions) > 0 {
 		if _, _, err := a.catalog(ctx, &r); err != nil {
 			return err

@@ -164,6 +164,7 @@ type Model struct {
 	Provider  string `key:"provider" oneof:"openai openai_chat anthropic scripted" doc:"What is spoken: openai is the Responses API, openai_chat Chat Completions, anthropic Messages. scripted asks no one and answers what a script says, for tests and a first look."`
 	URL       string `key:"url" unit:"URL" doc:"Where the provider's paths begin: https://api.openai.com/v1. http:// takes network. The scripted provider has none."`
 	Model     string `key:"model" doc:"The provider's name of it. Empty: the name of this table."`
+	Kind      string `key:"kind" oneof:"turns embeddings" default:"turns" doc:"What it answers with: turns are words, and calls of tools; embeddings are vectors of texts, for /v1/embeddings. anthropic has no embeddings."`
 	Key       string `key:"key" unit:"vault reference" doc:"The secret that palyra-egress puts into each request, vault://SCOPE/KEY (palyra vault set): for anthropic as x-api-key, else as Authorization: Bearer. No other process has it. Empty: none."`
 	Network   string `key:"network" unit:"NETWORK/BITS:PORT" doc:"For a server with a private address or of this host: the network with the url's port, as a call's --egress names it (docs/EGRESS.md). Empty: the url's host is on the Internet."`
 	MaxTokens int64  `key:"max_tokens" unit:"tokens" default:"0" min:"0" max:"10000000" doc:"The longest answer. 0: as long as is asked for, or as the provider has it."`

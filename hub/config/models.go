@@ -15,6 +15,12 @@ import (
 	"palyra/crypt/vault"
 )
 
+// KindEmbeddings is the kind of a model that makes vectors of texts.
+const KindEmbeddings = "embeddings"
+
+// Embeds reports whether the model makes vectors of texts, and nothing else.
+func (m *Model) Embeds() bool { return m.Kind == KindEmbeddings }
+
 // ModelKey is the variable that holds the placeholder of a model's key.
 const ModelKey = "MODEL_KEY"
 
@@ -30,6 +36,16 @@ func (c *Config) checkModels() (ps []Problem) {
 		m, table := c.Models[name], "models."+name+"."
 		if len(m.Model) > maxModel {
 			add(table+"model", "", "is longer than %d bytes", maxModel)
+		}
+		if m.Embeds() {
+			if m.Provider == turn.Messages {
+				add(table+"kind", `provider = "openai"`, "anthropic has no embeddings")
+			}
+			for _, k := range []struct{ leaf, value string }{{"fallback", m.Fallback}, {"script", m.Script}} {
+				if k.value != "" {
+					add(table+k.leaf, "", "is of no use: it makes embeddings")
+				}
+			}
 		}
 		switch {
 		case m.Provider == "":
@@ -55,7 +71,11 @@ func (c *Config) checkModels() (ps []Problem) {
 		}
 	}
 	known := func(key, name string) {
-		if _, ok := c.Models[name]; name != "" && !ok {
+		m, ok := c.Models[name]
+		if m.Embeds() {
+			add(key, "", "makes embeddings, and no turns")
+		}
+		if name != "" && !ok {
 			fix := ""
 			if n := nearest(name, slices.Sorted(maps.Keys(c.Models))); n != "" {
 				fix = fmt.Sprintf("did you mean %s?", n)

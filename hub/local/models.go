@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -34,8 +35,8 @@ func (h *Hub) listModels(ctx context.Context, c hub.Caller, _ hub.None) (p hub.P
 		if err != nil {
 			return p, err
 		}
-		m := hub.Model{Name: name, Provider: one.Provider, Model: one.Model, Context: one.Context, Default: name == h.cfg.Models.Default()}
-		if err := h.mayAsk(ctx, who, name); ctx.Err() != nil {
+		m := hub.Model{Name: name, Provider: one.Provider, Model: one.Model, Kind: cmp.Or(one.Kind, hub.ModelTurns), Context: one.Context, Default: name == h.cfg.Models.Default()}
+		if err := h.mayAsk(ctx, who, name, one.Embeds()); ctx.Err() != nil {
 			return p, h.named(c, err)
 		} else if err != nil {
 			m.Reason, m.Why, m.Hint = fault.ReasonOf(err), err.Error(), fault.HintOf(err)
@@ -47,9 +48,13 @@ func (h *Hub) listModels(ctx context.Context, c hub.Caller, _ hub.None) (p hub.P
 	return p, nil
 }
 
-// mayAsk returns why a turn of a model would be refused. Nothing is asked.
-func (h *Hub) mayAsk(ctx context.Context, who kernel.Caller, name string) error {
-	input, err := json.Marshal(map[string]any{"model": name, "request": turn.Request{Messages: []turn.Message{{Role: turn.User, Parts: []turn.Part{{Text: "?"}}}}}})
+// mayAsk returns why a question to a model would be refused. Nothing is asked.
+func (h *Hub) mayAsk(ctx context.Context, who kernel.Caller, name string, embeds bool) error {
+	r := turn.Request{Messages: []turn.Message{{Role: turn.User, Parts: []turn.Part{{Text: "?"}}}}}
+	if embeds {
+		r = turn.Request{Embed: &turn.Embed{Input: []string{"?"}}}
+	}
+	input, err := json.Marshal(map[string]any{"model": name, "request": r})
 	if err != nil {
 		return fault.New(fault.Internal, "internal", "ask about a model", err)
 	}

@@ -63,10 +63,10 @@ func TestModels(t *testing.T) {
 	h := newHouse(t, withModels(t, filepath.Join(bin(t), "palyra-tool")))
 	op := h.member(2001, access.Operator)
 	all := h.models(op)
-	if m := all["tests"]; m != (hub.Model{Name: "tests", Provider: turn.Scripted, Model: "tests", Context: 128000, Default: true}) {
+	if m := all["tests"]; m != (hub.Model{Name: "tests", Provider: turn.Scripted, Model: "tests", Kind: hub.ModelTurns, Context: 128000, Default: true}) {
 		t.Errorf("%+v", m)
 	}
-	if m := all["ours"]; m != (hub.Model{Name: "ours", Provider: turn.Chat, Model: "ours", Context: 32000}) {
+	if m := all["ours"]; m != (hub.Model{Name: "ours", Provider: turn.Chat, Model: "ours", Kind: hub.ModelTurns, Context: 32000}) {
 		t.Errorf("%+v", m)
 	}
 	if m := all["main"]; m.Model != "gpt-5" || m.Reason != "not_found" || m.Why == "" || m.Hint == "" || m.Default {

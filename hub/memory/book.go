@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"palyra/agentloop/provider/wordhash"
 	"palyra/crypt/seal"
 	"palyra/hub/store"
 	"palyra/internal/fault"
@@ -59,7 +60,7 @@ func (b *book) add(r *store.Memory, it *toolproto.Memory) {
 	if !r.Expires.IsZero() {
 		d.expires = r.Expires.Unix()
 	}
-	words := wordsOf(it.Text + " " + strings.Join(it.Tags, " "))
+	words := wordhash.Words(it.Text + " " + strings.Join(it.Tags, " "))
 	d.length, d.vector = int32(len(words)), embed(words)
 	n := uint32(len(b.docs))
 	b.docs, b.total, b.after = append(b.docs, d), b.total+int64(len(words)), r.N
@@ -140,7 +141,7 @@ func (b *book) search(a ask, most int) []hit {
 // candidates returns docs that have words of the query, those first that fit best, and as far as
 // there is room the newest that are like it.
 func (b *book) candidates(a *ask) ([]hit, vector) {
-	all := wordsOf(a.query)
+	all := wordhash.Words(a.query)
 	query := embed(all)
 	terms := slices.Clone(all)
 	if a.recall { // a prompt is a sentence, and an item is told for what it's about

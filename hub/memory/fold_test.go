@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"palyra/agentloop/provider/wordhash"
 )
 
 // TestFold: plurals and their singulars are one word, and what only looks like one stays.
@@ -21,7 +23,7 @@ func TestTelling(t *testing.T) {
 		t.Errorf("%q isn't sorted", common)
 	}
 	for query, want := range map[string]string{"how do we build a release": "build release", "to be or not to be": "to be or not to be", "": ""} {
-		if got := strings.Join(telling(wordsOf(query)), " "); got != want {
+		if got := strings.Join(telling(wordhash.Words(query)), " "); got != want {
 			t.Errorf("%q: %q, want %q", query, got, want)
 		}
 	}

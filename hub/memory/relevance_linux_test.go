@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"palyra/agentloop/provider/wordhash"
 	"palyra/hub/store"
 	"palyra/internal/toolproto"
 )
@@ -55,7 +56,7 @@ func TestRelevance(t *testing.T) {
 		{"fused", fused([2]float64{1, 1})},
 		{"lexical alone", fused([2]float64{1, 0})},
 		{"FTS5 alone", func(q string) (ids []string) {
-			rows, err := db.Query("SELECT rowid FROM items WHERE items MATCH ? ORDER BY bm25(items), rowid LIMIT 10", `"`+strings.Join(wordsOf(q), `" OR "`)+`"`)
+			rows, err := db.Query("SELECT rowid FROM items WHERE items MATCH ? ORDER BY bm25(items), rowid LIMIT 10", `"`+strings.Join(wordhash.Words(q), `" OR "`)+`"`)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -70,7 +71,7 @@ func TestRelevance(t *testing.T) {
 			return ids
 		}},
 		{"vectors alone", func(q string) (ids []string) {
-			v := embed(wordsOf(q))
+			v := embed(wordhash.Words(q))
 			all := make([]int, len(b.docs))
 			for i := range all {
 				all[i] = i

@@ -1,56 +1,26 @@
 package memory
 
 import (
-	"hash/fnv"
 	"math"
 	"slices"
 	"strings"
-	"unicode"
+
+	"palyra/agentloop/provider/wordhash"
 )
 
-// Embedding names how texts become vectors: hashes of their words and of the words' parts. It's a
-// fallback without a model: it finds other forms of a word and spelling mistakes, and knows no
-// meanings.
-const Embedding = "hash-embedding-v1"
+// Embedding names how texts become vectors. It's a fallback without a model.
+const Embedding = wordhash.Name
 
 // dims are the dimensions of a vector.
-const dims = 64
+const dims = wordhash.Dimensions
 
 // vector is a vector of length 1, in 127ths.
 type vector [dims]int8
 
 // embed returns the vector of a text's words, zero without words.
 func embed(words []string) (v vector) {
-	var sum [dims]float64
-	add := func(s string, weight float64) {
-		h := fnv.New64a()
-		_, _ = h.Write([]byte(s)) // never fails
-		x := h.Sum64()
-		x ^= x >> 33 // FNV's last byte moves its low bits alone
-		x *= 0xff51afd7ed558ccd
-		x ^= x >> 33
-		if x>>63 == 1 {
-			weight = -weight
-		}
-		sum[x%dims] += weight
-	}
-	for _, w := range words {
-		add(w, 1)
-		padded := []rune("^" + w + "$")
-		for i := 0; i+3 <= len(padded); i++ {
-			add(string(padded[i:i+3]), 0.5)
-		}
-	}
-	var norm float64
-	for _, x := range sum {
-		norm += x * x
-	}
-	if norm == 0 {
-		return v
-	}
-	norm = math.Sqrt(norm)
-	for i, x := range sum {
-		v[i] = int8(math.Round(127 * x / norm))
+	for i, x := range wordhash.Vector(words, dims) {
+		v[i] = int8(math.Round(127 * x))
 	}
 	return v
 }
@@ -62,20 +32,6 @@ func (v *vector) likeness(o *vector) float64 {
 		sum += int32(v[i]) * int32(o[i])
 	}
 	return max(0, min(1, float64(sum)/(127*127)))
-}
-
-// maxWord bounds a word, in bytes: what is longer is cut.
-const maxWord = 64
-
-// wordsOf returns the words of a text in lower case, as often as they come.
-func wordsOf(text string) []string {
-	words := strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsNumber(r) && !unicode.IsMark(r) })
-	for i, w := range words {
-		if len(w) > maxWord {
-			words[i] = strings.ToValidUTF8(w[:maxWord], "")
-		}
-	}
-	return words
 }
 
 // fold takes the ending of an English plural from each word that has one, by Harman's S stemmer

@@ -16,6 +16,10 @@
 // The second names a question that is at hand ([Models.Keep]): a tape needn't hold a conversation
 // again for each turn. It is also the way for questions of more than a run's input may have.
 //
+// A model that makes embeddings is asked in the same way, for the vectors of texts:
+//
+//	{"model": "vectors", "request": {"embed": {"input": ["a text"]}}}
+//
 // # Contract
 //
 // A question has no script and, where the model bounds its answers, asks for no longer one. The key
@@ -60,7 +64,8 @@ type Config struct {
 	Tools kernel.Tools
 	// Models are the models, by name. Make them with package config, which checks them.
 	Models map[string]config.Model
-	// Default is the name of the model that is asked where none is named. Default: the only one.
+	// Default is the name of the model that is asked where none is named. Default: the only one that
+	// has turns.
 	Default string
 	// Fetch is the absolute path of palyra-fetch. Default: none, and no model can be asked.
 	Fetch string
@@ -103,13 +108,19 @@ var builtIn string
 // New returns Models. It reads the files of scripts.
 func New(cfg Config) (*Models, error) {
 	m := &Models{cfg: cfg, scripts: make(map[string]json.RawMessage), kept: make(map[question]*held)}
-	if cfg.Default == "" && len(cfg.Models) == 1 {
-		for name := range cfg.Models {
-			m.cfg.Default = name
+	if cfg.Default == "" {
+		var turns []string
+		for name, one := range cfg.Models {
+			if !one.Embeds() {
+				turns = append(turns, name)
+			}
+		}
+		if len(turns) == 1 {
+			m.cfg.Default = turns[0]
 		}
 	}
 	for name, one := range cfg.Models {
-		if one.Provider != turn.Scripted {
+		if one.Provider != turn.Scripted || one.Embeds() {
 			continue
 		}
 		text := []byte(builtIn)
@@ -278,11 +289,15 @@ func (m *Models) Expand(ctx context.Context, who policy.Entity, name string, inp
 		return nil, err
 	}
 	switch {
+	case one.Embeds() && r.Embed == nil:
+		return nil, fault.New(fault.Usage, "invalid_input", op, errors.New("it makes vectors of texts: want embed"))
+	case r.Embed != nil && !one.Embeds():
+		return nil, fault.New(fault.Usage, "invalid_input", op, errors.New("it has turns, and makes no embeddings")).WithHint(`kind = "embeddings" of [models.NAME] declares one that does`)
 	case r.Script != nil:
 		return nil, fault.New(fault.Usage, "invalid_input", op, errors.New("a script is the operator's to name"))
 	case r.MaxTokens < 0:
 		return nil, fault.New(fault.Usage, "invalid_input", op, errors.New("max_tokens is less than 0"))
-	case one.MaxTokens > 0 && (r.MaxTokens == 0 || r.MaxTokens > one.MaxTokens):
+	case r.Embed == nil && one.MaxTokens > 0 && (r.MaxTokens == 0 || r.MaxTokens > one.MaxTokens):
 		r.MaxTokens = one.MaxTokens
 	}
 	if err := r.Fits(one.Provider); err != nil {

@@ -154,6 +154,45 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestEmbed: a model that makes embeddings is asked for nothing else, and no other for them.
+func TestEmbed(t *testing.T) {
+	const texts = `{"embed":{"dimensions":2,"input":["a"]}}`
+	m := models(t, declared+`
+[models.vectors]
+provider = "openai"
+kind = "embeddings"
+url = "https://api.openai.com/v1"
+model = "text-embedding-3-small"
+key = "vault://global/openai"
+max_tokens = 10
+[models.hashes]
+provider = "scripted"
+kind = "embeddings"
+`, nil)
+	for name, argv := range map[string]string{
+		"vectors": "/usr/libexec/palyra/palyra-fetch model.turn openai https://api.openai.com/v1 text-embedding-3-small secret:header:authorization=MODEL_KEY",
+		"hashes":  "/usr/libexec/palyra/palyra-fetch model.turn scripted - hashes",
+	} {
+		x, err := expand(m, fmt.Sprintf(`{"model":%q,"request":%s}`, name, texts))
+		if err != nil || strings.Join(x.Argv, " ") != argv || string(x.Stdin) != texts || (len(x.EgressSecrets) == 1) != (name == "vectors") {
+			t.Errorf("%s: %+v, %v", name, x, err)
+		}
+	}
+	for input, want := range map[string]string{
+		`{"model":"vectors","request":` + hello + `}`:                                   "makes vectors",
+		`{"model":"main","request":` + texts + `}`:                                      "makes no embeddings",
+		`{"model":"tests","request":` + texts + `}`:                                     "makes no embeddings",
+		`{"model":"vectors","request":{"embed":{"input":["a"]},"script":{"turns":[]}}}`: "no other members",
+	} {
+		if _, err := expand(m, input); fault.ReasonOf(err) != "invalid_input" || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", input, err)
+		}
+	}
+	if d := models(t, "[models.a]\nprovider = \"scripted\"\n[models.b]\nprovider = \"scripted\"\nkind = \"embeddings\"\n", nil).Default(); d != "a" {
+		t.Errorf("the default is %q", d)
+	}
+}
+
 // TestMaxTokens: a model's bound holds whatever is asked for.
 func TestMaxTokens(t *testing.T) {
 	m := models(t, declared, nil)

@@ -2,6 +2,7 @@ package console
 
 import (
 	"crypto/rand"
+	"slices"
 
 	"palyra/hub"
 )
@@ -12,6 +13,7 @@ func (t *turn) agent() error {
 	if err != nil {
 		return err
 	}
+	m.Items = slices.DeleteFunc(m.Items, func(one hub.Model) bool { return one.Kind == hub.ModelEmbeddings })
 	return t.still("agent", "Agent", struct {
 		Session, Key string
 		Models       []hub.Model

@@ -19,7 +19,7 @@ func (h *Hub) listTools(context.Context, hub.Caller, hub.ToolQuery) (hub.ToolLis
 }
 
 func (h *Hub) listModels(context.Context, hub.Caller, hub.None) (hub.Page[hub.Model], error) {
-	return hub.Page[hub.Model]{Items: []hub.Model{{Name: "main", Provider: "scripted", Model: "main", Context: 128000, Default: true}}}, nil
+	return hub.Page[hub.Model]{Items: []hub.Model{{Name: "main", Provider: "scripted", Model: "main", Kind: hub.ModelTurns, Context: 128000, Default: true}}}, nil
 }
 
 // findFolders knows one workspace, src at /src.

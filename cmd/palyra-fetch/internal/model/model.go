@@ -1,4 +1,5 @@
-// Package model is model.turn as palyra-fetch runs it: one question to a language model.
+// Package model is model.turn as palyra-fetch runs it: one question to a language model, or to one
+// that makes vectors of texts.
 //
 //	palyra-fetch model.turn DIALECT URL MODEL [header:NAME=VALUE | secret:PLACE=VARIABLE]…
 //	palyra-fetch model.turn scripted - MODEL
@@ -100,6 +101,9 @@ func (p *program) run(args []string, stdin io.Reader, emit func(turn.Event) erro
 		if args[2] != "-" || len(args) > 4 {
 			return usage(errors.New("the scripted provider has no URL but -, and nothing is sent to it"))
 		}
+		if req.Embed != nil {
+			return provider.Hash(req.Embed, emit)
+		}
 		return provider.Play(req, emit)
 	}
 	w, err := way.Parse(args[2], args[4:], p.getenv)
@@ -110,14 +114,21 @@ func (p *program) run(args []string, stdin io.Reader, emit func(turn.Event) erro
 	if err != nil {
 		return err
 	}
-	return p.ask(w, dialect, q, emit)
+	typ, decode := "text/event-stream", func(body io.Reader) error { return provider.Decode(dialect, body, emit) }
+	if req.Embed != nil {
+		typ, decode = "application/json", func(body io.Reader) error { return provider.DecodeVectors(body, req.Embed, emit) }
+	}
+	return p.ask(w, q, typ, decode)
 }
+
+// kinds says what types of answers are.
+var kinds = map[string]string{"text/event-stream": "a stream of events", "application/json": "JSON"}
 
 // errQuiet ends an exchange with a provider that says nothing.
 var errQuiet = errors.New("the provider said nothing")
 
-// ask puts a question to a provider, once.
-func (p *program) ask(w way.Way, dialect string, q provider.Question, emit func(turn.Event) error) error {
+// ask puts a question to a provider, once. Its answer is of the type wants, and read by decode.
+func (p *program) ask(w way.Way, q provider.Question, wants string, decode func(body io.Reader) error) error {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	timer := time.AfterFunc(p.quiet, func() { cancel(fmt.Errorf("%w for %v", errQuiet, p.quiet)) })
@@ -153,10 +164,10 @@ func (p *program) ask(w way.Way, dialect string, q provider.Question, emit func(
 		return provider.Failure(res.StatusCode, res.Header.Get, b, time.Now())
 	case e != "" && e != "identity":
 		return malformed(fmt.Sprintf("the answer is encoded as %.80q, which wasn't asked for", e))
-	case err != nil || typ != "text/event-stream":
-		return malformed(fmt.Sprintf("the answer is %.80q, and not a stream of events", typ))
+	case err != nil || typ != wants:
+		return malformed(fmt.Sprintf("the answer is %.80q, and not %s", typ, kinds[wants]))
 	}
-	err = provider.Decode(dialect, body, emit)
+	err = decode(body)
 	if _, ok := errors.AsType[*turn.Error](err); !ok && body.err != nil && errors.Is(err, body.err) {
 		return lost(ctx, body.err, false)
 	}
