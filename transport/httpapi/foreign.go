@@ -33,7 +33,7 @@ func foreign() (all []route) {
 	add("openaiRespond", "POST /v1/responses", "run.start", "Ask a model, or the agent, as Responses", body)
 	add("openaiResponse", "GET /v1/responses/{response}", "session.read", "Get a response", nil)
 	add("openaiCancel", "POST /v1/responses/{response}/cancel", "run.cancel", "Cancel a response", nil)
-	add("openaiEmbeddings", "POST /v1/embeddings", "run.start", "Say that there are none", body)
+	add("openaiEmbeddings", "POST /v1/embeddings", "run.start", "Ask a model for the vectors of texts", body)
 	add("anthropicMessages", "POST /v1/messages", "run.start", "Ask a model, or the agent, as Anthropic's Messages", body)
 	return all
 }

@@ -75,7 +75,7 @@ func TestForeignRoutes(t *testing.T) {
 			may = may || rt.Permission == p
 		}
 		a := r.foreignly(rt.Method, path, body, "X-Api-Key: "+apitest.WeakToken)
-		alone := rt.ID == "openaiModels" || rt.ID == "openaiModel" || rt.ID == "openaiEmbeddings"
+		alone := rt.ID == "openaiModels" || rt.ID == "openaiModel"
 		if !may || !alone {
 			refused(a, 403, "missing_scope")
 		} else if a.status == 401 || a.status == 403 {

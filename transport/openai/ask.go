@@ -43,6 +43,12 @@ type task struct {
 // begin begins the run of a question.
 func (x *exchange) begin(ctx context.Context, q *question) (*task, error) {
 	n := hub.NewRun{Staged: q.meta.staged}
+	switch embeds := q.model.Kind == hub.ModelEmbeddings; {
+	case embeds && q.request.Embed == nil:
+		return nil, bad("model", "unsupported_value", "it makes embeddings, and has no answers: POST "+pathEmbeddings)
+	case q.request.Embed != nil && !embeds:
+		return nil, bad("model", "unsupported_value", "it makes no embeddings: GET /v1/models says which does, as palyra.kind")
+	}
 	if q.model.agent {
 		n.Agent = &q.agent
 		n.Agent.Model = q.model.name()

@@ -5,10 +5,10 @@
 //	s, err := httpapi.New(httpapi.Config{Hub: hub, OpenAI: h})
 //
 // The model that a request names chooses its lane. Of the model NAME, which the operator declared,
-// the answer is one turn: a call of the tool model.turn, decided, bounded and attested as any. The
-// tools that such a request offers are the client's, which makes their calls itself. agent/NAME, or
-// agent, is palyrad's own agent: the request is the prompt of a run, whose calls of palyrad's tools
-// are made here. docs/OPENAI.md has what is supported.
+// the answer is one turn, or the vectors of texts: a call of the tool model.turn, decided, bounded
+// and attested as any. The tools that such a request offers are the client's, which makes their
+// calls itself. agent/NAME, or agent, is palyrad's own agent: the request is the prompt of a run,
+// whose calls of palyrad's tools are made here. docs/OPENAI.md has what is supported.
 //
 // # Contract
 //
@@ -92,9 +92,6 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, v *behind.Visito
 		return h.listModels(w, r, v)
 	case strings.HasPrefix(path, pathModels+"/"):
 		return h.getModel(w, r, v, strings.TrimPrefix(path, pathModels+"/"))
-	case path == pathEmbeddings:
-		return &flaw{status: http.StatusNotImplemented, kind: kindServer, code: "embeddings_unavailable",
-			text: "palyrad's models answer questions; none makes embeddings, and palyrad has no call that would"}
 	}
 	if err := needs(v); err != nil {
 		return err
@@ -110,6 +107,8 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, v *behind.Visito
 		return x.chat()
 	case path == pathMessages:
 		return x.messages()
+	case path == pathEmbeddings:
+		return x.embeddings()
 	case path == pathResponses:
 		return x.createResponse()
 	case cancels:
@@ -186,6 +185,9 @@ func models(ctx context.Context, v *behind.Visitor) (all []model, err error) {
 		}
 	}
 	for _, m := range slices.Clone(all) {
+		if m.Kind == hub.ModelEmbeddings {
+			continue // no agent asks it
+		}
 		all = append(all, model{agentPrefix + m.Name, true, m.Model})
 		if m.Default {
 			all = append(all, model{agentAlone, true, m.Model})
@@ -226,7 +228,7 @@ func (m *model) lane() string {
 
 // object is the model as a list has it. palyrad doesn't know when a model was made.
 func (m *model) object() object {
-	return object{"id": m.id, "object": "model", "created": 0, "owned_by": m.Provider, "palyra": object{"lane": m.lane(), "model": m.Model.Model, "context": m.Context}}
+	return object{"id": m.id, "object": "model", "created": 0, "owned_by": m.Provider, "palyra": object{"lane": m.lane(), "model": m.Model.Model, "kind": m.Kind, "context": m.Context}}
 }
 
 func (h *Handler) listModels(w http.ResponseWriter, r *http.Request, v *behind.Visitor) error {

@@ -34,9 +34,6 @@ func TestModels(t *testing.T) {
 	if o := f.object(f.ask(h, "GET", "/v1/models/gone", ""), 404); at(o, "error", "code") != "model_not_found" {
 		t.Error(o)
 	}
-	if o := f.object(f.ask(h, "POST", "/v1/embeddings", "{}"), 501); at(o, "error", "type") != kindServer {
-		t.Error(o)
-	}
 }
 
 // TestChat: an answer is the same however its output is cut, whole or as a stream, and where it
