@@ -206,12 +206,12 @@ func (t *Table) split(args []string) (*Command, []string, error) {
 	case len(subs) == 0:
 		return nil, nil, t.near(args[0], t.nouns(), t.usage("bad_command", "", "unknown command %q", args[0]))
 	case len(args) == 1:
-		return nil, nil, t.usage("bad_command", "", "%s: want one of %s", args[0], strings.Join(subs, ", "))
+		return nil, nil, t.usage("bad_command", args[0], "%s: want one of %s", args[0], strings.Join(subs, ", "))
 	}
 	if c := t.Find(args[0] + " " + args[1]); c != nil {
 		return c, args[2:], nil
 	}
-	return nil, nil, t.near(args[1], subs, t.usage("bad_command", "", "%s: unknown command %q, want one of %s", args[0], args[1], strings.Join(subs, ", ")))
+	return nil, nil, t.near(args[1], subs, t.usage("bad_command", args[0], "%s: unknown command %q, want one of %s", args[0], args[1], strings.Join(subs, ", ")))
 }
 
 // nouns returns the first words of the commands.

@@ -54,7 +54,7 @@ func TestParse(t *testing.T) {
 	}
 	for _, args := range [][]string{{"log", "--help"}, {"log", "-h", "--nonsense"}} {
 		want, _ := testTable().Topic([]string{"log"})
-		if inv, err = testTable().Parse(args); err != nil || inv.Help != want || strings.Count(want, "Usage: ") != 2 {
+		if inv, err = testTable().Parse(args); err != nil || inv.Help != want || strings.Count(want, "\n  log ") != 2 {
 			t.Errorf("%q: %+v, %v", args, inv, err)
 		}
 	}

@@ -39,7 +39,7 @@ func (t *Table) Help() string {
 	return b.String()
 }
 
-// Topic returns the help of what the words name: a command, or all commands under a noun
+// Topic returns the help of what the words name: a command, or a list of all commands under a noun
 // ("attest"). It is false if they name nothing.
 func (t *Table) Topic(words []string) (string, bool) {
 	name := strings.Join(words, " ")
@@ -49,13 +49,28 @@ func (t *Table) Topic(words []string) (string, bool) {
 	if c := t.Find(name); c != nil {
 		return t.Describe(c), true
 	}
-	var parts []string
+	width, under := 0, []*Command(nil)
 	for i := range t.Commands {
-		if strings.HasPrefix(t.Commands[i].Name, name+" ") {
-			parts = append(parts, t.Describe(&t.Commands[i]))
+		if c := &t.Commands[i]; strings.HasPrefix(c.Name, name+" ") {
+			width, under = max(width, len(c.Name)), append(under, c)
 		}
 	}
-	return strings.Join(parts, "\n"), len(parts) > 0
+	if len(under) == 0 {
+		return "", false
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "Usage: %s %s COMMAND [FLAG]... [OPERAND]...\n\nCommands:\n", t.Program, name)
+	for _, c := range under {
+		fmt.Fprintf(&b, "  %-*s  %s\n", width, c.Name, c.Short)
+	}
+	b.WriteString("\nExamples:\n")
+	for _, c := range under {
+		if len(c.Examples) > 0 {
+			fmt.Fprintf(&b, "  %s\n", c.Examples[0].Line)
+		}
+	}
+	fmt.Fprintf(&b, "\n%s help %s COMMAND shows flags, exit statuses and examples of one.\n", t.Program, name)
+	return b.String(), true
 }
 
 // Synopsis returns the usage line of c.

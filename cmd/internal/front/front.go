@@ -86,11 +86,16 @@ func Statuses() []command.Exit {
 // WithCommon adds to the statuses that a command documents more, and those that every
 // command has, in order. One that the command documents stays as it is.
 func WithCommon(exits []command.Exit, more ...command.Exit) []command.Exit {
-	out := slices.Clone(exits)
-	for _, e := range append(more,
+	return WithExits(exits, append(more,
 		command.Exit{Code: "1", Meaning: "what is named does not exist, or an internal error"},
 		command.Exit{Code: "75", Meaning: "busy, out of a resource, or the output cannot be written:\n         try again"},
-	) {
+	)...)
+}
+
+// WithExits returns the statuses, and those of more that they don't have, in order.
+func WithExits(exits []command.Exit, more ...command.Exit) []command.Exit {
+	out := slices.Clone(exits)
+	for _, e := range more {
 		if !slices.ContainsFunc(out, func(have command.Exit) bool { return have.Code == e.Code }) {
 			out = append(out, e)
 		}

@@ -16,8 +16,6 @@
 package programs
 
 import (
-	"slices"
-
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
 )
@@ -79,13 +77,9 @@ func Commands() []command.Command {
 					c.Flags[i].Values = v
 				}
 			}
-			c.Exits = append([]command.Exit{exitOK, exitUsage}, c.Exits...)
+			c.Exits = front.WithExits(c.Exits, exitOK, exitUsage)
 			if asks {
-				for _, e := range exits {
-					if !slices.ContainsFunc(c.Exits, func(have command.Exit) bool { return have.Code == e.Code }) {
-						c.Exits = append(c.Exits, e)
-					}
-				}
+				c.Exits = front.WithExits(c.Exits, exits...)
 			} else {
 				c.Exits = front.WithCommon(c.Exits, command.Exit{Code: "7", Meaning: c.Program + " is missing, or others can write to it"})
 			}
