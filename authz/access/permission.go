@@ -126,7 +126,8 @@ func ParseSet(names []string) (s Set, err error) {
 	for _, n := range names {
 		b := bit(Permission(n))
 		if b == 0 {
-			return 0, fault.New(fault.Usage, "invalid_input", "parse scopes", fmt.Errorf("%.40q is no permission", n))
+			return 0, fault.New(fault.Usage, "invalid_input", "parse scopes", fmt.Errorf("%.40q is no permission", n)).
+				WithHint("permissions are " + All().String())
 		}
 		s |= b
 	}

@@ -383,9 +383,29 @@ func records() []command.Command {
 	}
 }
 
+// permissions returns the names of all, in lines.
+func permissions() string {
+	var b strings.Builder
+	width := 0
+	for _, p := range access.All().List() {
+		if width += len(p) + 1; width > 78 {
+			b.WriteByte('\n')
+			width = len(p) + 1
+		} else if b.Len() > 0 {
+			b.WriteByte(' ')
+		}
+		b.WriteString(string(p))
+	}
+	return b.String()
+}
+
 func members() []command.Command {
 	return []command.Command{
 		{Name: "token create", Operands: "NAME", Min: 1, Max: 1, Short: "make an API token and print it once",
+			Long: `
+It may do no more than its principal; docs/ROUTES.md has what each operation
+wants. Permissions:
+` + permissions(),
 			Flags: []command.Flag{
 				{Name: "scope", Arg: "PERMISSION", Help: "what it may do; may be given more than once, at least once", Repeat: true},
 				{Name: "ttl", Arg: "D", Help: "how long it is good, such as 12h or 30d (required)", Parse: parseTTL},
