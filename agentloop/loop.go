@@ -80,7 +80,8 @@ type Config struct {
 // Price is what each token of a model costs.
 type Price struct{ Input, Cached, Output int64 }
 
-func (p Price) of(u turn.Usage) int64 {
+// Of is what a turn costs.
+func (p Price) Of(u turn.Usage) int64 {
 	return (u.Input-u.Cached)*p.Input + u.Cached*p.Cached + u.Output*p.Output
 }
 
@@ -233,7 +234,7 @@ func (l *Loop) Answered(a turn.Answer, err error) {
 	l.usage.Cached += a.Usage.Cached
 	l.usage.Output += a.Usage.Output
 	l.usage.Reasoning += a.Usage.Reasoning
-	l.cost += l.cfg.Models[l.model].Price.of(a.Usage)
+	l.cost += l.cfg.Models[l.model].Price.Of(a.Usage)
 	if len(a.Message.Parts) > 0 {
 		l.messages = append(l.messages, a.Message)
 	}

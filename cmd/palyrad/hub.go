@@ -34,7 +34,9 @@ func (d *daemon) openHub(ctx context.Context, cfg *config.Config, c *core, table
 	}
 	return local.Open(ctx, local.Config{
 		Kernel: c.kernel, Store: c.store, Hold: d.safe, Log: d.log, TestOnlyStep: d.testOnlyStep,
-		Tools: func() []hub.Tool { return tools(table, remembers) }, Workspaces: paths(cfg), Gateway: servers, Models: models, Scan: agent.Scan{Plain: !cfg.Agent.Redact}, Agent: local.Agent{Tokens: cfg.Agent.Tokens, Cost: cfg.Agent.Cost}, Instructions: cfg.Agent.Instructions,
+		Tools: func() []hub.Tool { return tools(table, remembers) }, Workspaces: paths(cfg), Gateway: servers, Models: models, Scan: agent.Scan{Plain: !cfg.Agent.Redact}, Instructions: cfg.Agent.Instructions,
+		Agent: local.Agent{Tokens: cfg.Agent.Tokens, Cost: cfg.Agent.Cost, SessionTokens: cfg.Agent.SessionTokens, SessionCost: cfg.Agent.SessionCost,
+			DayTokens: cfg.Agent.DayTokens, DayCost: cfg.Agent.DayCost},
 		Bounds: session.Bounds{Active: int(cfg.Limits.Concurrency), Share: int(cfg.Limits.ConcurrencyEach),
 			Queue: orNone(cfg.Limits.Queue), Each: orNone(cfg.Limits.QueueEach), Wide: int(cfg.Limits.RunsPerSession)},
 		Budget: store.Budget{Calls: cfg.Budget.Calls, Wall: cfg.Budget.Wall.Std(), Bytes: int64(cfg.Budget.Bytes)},

@@ -184,6 +184,10 @@ func (s *source) Next(ctx context.Context, results []hub.StepResult) (hub.Step, 
 		if err != nil {
 			return hub.Step{}, false, err
 		}
+		if code := fault.Code(st.Reason); st.Tool == turn.Tool && (code == fault.ErrBudgetTokens || code == fault.ErrBudgetCost) { // it wasn't made, and none will be
+			s.tell(hub.EventAgentEnded, s.ended("", st.Error))
+			return hub.Step{}, false, &run.Stop{State: store.RunFailed, Reason: st.Reason}
+		}
 		if s.fed >= s.begun { // the loop has heard them
 			st.Inputs = nil
 		} else if st.Tool == turn.Tool { // another model may have been at rest

@@ -178,11 +178,15 @@ type Model struct {
 
 // Agent says how palyrad's own agent runs.
 type Agent struct {
-	Model        string `key:"model" unit:"name" doc:"Of [models.NAME]: the one that is asked where a run names none. Empty: the only one, if there is one."`
-	Redact       bool   `key:"redact" default:"true" doc:"Tell models a name in place of each secret that is found in prompts and output (docs/formats/signals.md)." cost:"With false a provider is sent the passwords and keys that its model comes across."`
-	Tokens       int64  `key:"tokens" unit:"tokens" default:"0" min:"0" max:"1000000000000" doc:"Of a run's questions and answers, as providers count them. With as many, no further turn is made: budget_tokens. 0: no bound."`
-	Cost         int64  `key:"cost" unit:"number" default:"0" min:"0" max:"1000000000" doc:"Of a run, in the unit of [models.NAME] price_input. With as much, no further turn is made: budget_cost. 0: no bound."`
-	Instructions bool   `key:"instructions" default:"true" doc:"Begin a run by reading the instructions of its workspace (PALYRA.md, AGENTS.md, CLAUDE.md or .cursorrules), one or two steps. The model is told them if its user has accepted them."`
+	Model         string `key:"model" unit:"name" doc:"Of [models.NAME]: the one that is asked where a run names none. Empty: the only one, if there is one."`
+	Redact        bool   `key:"redact" default:"true" doc:"Tell models a name in place of each secret that is found in prompts and output (docs/formats/signals.md)." cost:"With false a provider is sent the passwords and keys that its model comes across."`
+	Tokens        int64  `key:"tokens" unit:"tokens" default:"0" min:"0" max:"1000000000000" doc:"Of a run's questions and answers, as providers count them. With as many, no further turn is made: budget_tokens. 0: no bound."`
+	Cost          int64  `key:"cost" unit:"number" default:"0" min:"0" max:"1000000000" doc:"Of a run, in the unit of [models.NAME] price_input. With as much, no further turn is made: budget_cost. 0: no bound."`
+	SessionTokens int64  `key:"session_tokens" unit:"tokens" default:"0" min:"0" max:"1000000000000" doc:"Likewise of all turns in one session. With as many, none begins: budget_tokens. 0: no bound."`
+	SessionCost   int64  `key:"session_cost" unit:"number" default:"0" min:"0" max:"1000000000" doc:"Likewise of one session: budget_cost. 0: no bound."`
+	DayTokens     int64  `key:"day_tokens" unit:"tokens" default:"0" min:"0" max:"1000000000000" doc:"Likewise of all turns of one principal in a day, UTC, by agents, calls and clients of /v1/. 0: no bound."`
+	DayCost       int64  `key:"day_cost" unit:"number" default:"0" min:"0" max:"1000000000" doc:"Likewise of one principal in a day. 0: no bound."`
+	Instructions  bool   `key:"instructions" default:"true" doc:"Begin a run by reading the instructions of its workspace (PALYRA.md, AGENTS.md, CLAUDE.md or .cursorrules), one or two steps. The model is told them if its user has accepted them."`
 }
 
 // Limits bound what clients can ask for.

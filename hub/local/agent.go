@@ -16,8 +16,29 @@ import (
 	"palyra/internal/toolproto"
 )
 
-// Agent bounds a run's turns of models.
-type Agent struct{ Tokens, Cost int64 }
+// Agent bounds turns of models: those of an agent's run, of a session, and of a principal in a day.
+type Agent struct {
+	Tokens, Cost               int64
+	SessionTokens, SessionCost int64
+	DayTokens, DayCost         int64
+}
+
+// millionths are those of a unit of the models' prices.
+const millionths = 1_000_000
+
+// spending returns the bounds on sessions and days.
+func (h *Hub) spending() run.Spending {
+	a := &h.cfg.Agent
+	return run.Spending{SessionTokens: a.SessionTokens, SessionCost: a.SessionCost * millionths, DayTokens: a.DayTokens, DayCost: a.DayCost * millionths}
+}
+
+// meter returns what knows the prices of turns, nil where no model is declared.
+func (h *Hub) meter() run.Meter {
+	if h.cfg.Models == nil { // not a nil pointer in an interface
+		return nil
+	}
+	return h.cfg.Models
+}
 
 // agents returns what has models choose the steps of runs, nil where no model is declared.
 func (h *Hub) agents() run.Agents {
@@ -31,7 +52,7 @@ func (h *Hub) agents() run.Agents {
 	h.agent = agent.New(agent.Config{
 		Accepted: accepted,
 		Store:    h.st, Models: h.cfg.Models, Scan: h.cfg.Scan, Workspaces: slices.Sorted(maps.Keys(h.cfg.Workspaces)),
-		Tokens: h.cfg.Agent.Tokens, Cost: h.cfg.Agent.Cost * 1_000_000,
+		Tokens: h.cfg.Agent.Tokens, Cost: h.cfg.Agent.Cost * millionths,
 		Tools: func(ctx context.Context, c hub.Caller) ([]hub.Tool, []hub.ToolLeftOut, error) {
 			c, err := h.scoped(c)
 			if err != nil {

@@ -70,8 +70,8 @@ type Config struct {
 	Models *model.Models
 	// Scan says how what an agent's model is told is looked at first.
 	Scan agent.Scan
-	// Agent bounds the turns of an agent's run: tokens, and cost in the unit of the models' prices.
-	// Default: no bound.
+	// Agent bounds turns of models: tokens, and cost in the unit of the models' prices. Default: no
+	// bound.
 	Agent Agent
 	// Instructions has agents' runs begin by reading the instructions of their workspace.
 	Instructions bool
@@ -266,7 +266,7 @@ func Open(ctx context.Context, cfg Config) (_ *Hub, err error) {
 		servers = cfg.Gateway
 	}
 	h.runs, err = run.Open(ctx, run.Config{
-		Store: cfg.Store, Gate: cfg.Kernel, WhoIs: h.authority, Quota: quota{h}, Layers: h.layers, Servers: servers, Agents: h.agents(), Over: h.over, HoldsSecret: h.holdsSecret, Memory: cfg.Kernel.Budgets().Sealed, Bounds: cfg.Bounds, Budget: cfg.Budget, Background: cfg.Background, Readers: cfg.Readers,
+		Store: cfg.Store, Gate: cfg.Kernel, WhoIs: h.authority, Quota: quota{h}, Layers: h.layers, Servers: servers, Agents: h.agents(), Meter: h.meter(), Spending: h.spending(), Over: h.over, HoldsSecret: h.holdsSecret, Memory: cfg.Kernel.Budgets().Sealed, Bounds: cfg.Bounds, Budget: cfg.Budget, Background: cfg.Background, Readers: cfg.Readers,
 		Approvals: approval.HubOptions{AllowSelf: cfg.AllowSelf, Judge: h.judge, Record: h.recordApproval, Quota: h.MayAdd, Verify: h.verifyYes, Clock: cfg.Clock}, Hold: denied, Park: cfg.Hold, Log: cfg.Log, TestOnlyStep: cfg.TestOnlyStep,
 	})
 	if err != nil {

@@ -119,7 +119,7 @@ func (n *notices) changed(c store.Change) {
 	var t hub.Topics
 	for _, table := range c.Tables {
 		switch table {
-		case "sessions", "runs", "steps", "events":
+		case "sessions", "runs", "steps", "events", "usage":
 			t |= hub.TopicRuns
 		case "approvals":
 			t |= hub.TopicQuestions

@@ -46,6 +46,7 @@ import (
 	"sync"
 	"time"
 
+	"palyra/agentloop"
 	"palyra/agentloop/turn"
 	"palyra/authz/policy"
 	"palyra/call/egress/target"
@@ -251,6 +252,25 @@ type turnInput struct {
 	Model   string          `json:"model"`
 	Request json.RawMessage `json:"request,omitempty"`
 	Digest  canon.Digest    `json:"digest,omitzero"`
+}
+
+// Turn implements run.Meter: it returns the declared model that an input of model.turn names, the
+// bytes of the question if it's there or at hand, and what each token costs. Expand says what is
+// wrong with an input.
+func (m *Models) Turn(user string, input []byte) (name string, bytes int64, price agentloop.Price, ok bool) {
+	var in turnInput
+	if json.Unmarshal(input, &in) != nil {
+		return "", 0, price, false
+	}
+	one, err := m.Model(in.Model)
+	if err != nil {
+		return "", 0, price, false
+	}
+	text := []byte(in.Request)
+	if text == nil {
+		text, _ = m.at(user, in.Digest)
+	}
+	return in.Model, int64(len(text)), agentloop.Price{Input: one.Input, Cached: one.Cached, Output: one.Output}, true
 }
 
 // Input is the input of a call that asks a model what is at hand.

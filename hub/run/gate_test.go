@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"palyra/agentloop/turn"
 	"palyra/authz/approval"
 	"palyra/authz/policy"
 	"palyra/crypt/journal"
@@ -84,7 +85,13 @@ func (g *gate) CallAs(ctx context.Context, who kernel.Caller, p kernel.Proposal,
 	}
 	tell(kernel.Event{Step: kernel.StepSealed})
 	o.Decision = policy.Decision{ID: [16]byte{1}, Effect: policy.Allow, Reason: "permitted", Policies: []string{"p"}}
-	switch p.Tool {
+	does, says := p.Tool, ""
+	if p.Tool == turn.Tool {
+		var in struct{ Does, Says string }
+		_ = json.Unmarshal(p.Input, &in)
+		does, says = in.Does, in.Says
+	}
+	switch does {
 	case "deny":
 		o.Decision.Effect, o.Decision.Reason = policy.Deny, "default_deny"
 		tell(kernel.Event{Step: kernel.StepDecided, Decision: &o.Decision})
@@ -105,7 +112,10 @@ func (g *gate) CallAs(ctx context.Context, who kernel.Caller, p kernel.Proposal,
 	}
 	o.Intent = new(uint64)
 	tell(kernel.Event{Step: kernel.StepIntent, Sources: sources(p.Input)})
-	switch p.Tool {
+	if says != "" {
+		_, _ = io.WriteString(stdio.Stdout, says)
+	}
+	switch does {
 	case "exit":
 		return ended(receipt.Executed, 3, nil)
 	case "hold":

@@ -154,31 +154,8 @@ func TestLabelRecovered(t *testing.T) {
 	id := h.start(Request{Steps: steps("hold {\"from\":\"hosts\"}")})
 	h.until(id, hub.EventStepStarted)
 	<-h.g.in
-	if err := h.st.Close(); err != nil {
-		t.Fatal(err)
-	}
-	dead := h.Engine
-	h.Engine = nil
-	t.Cleanup(func() {
-		now, cancel := context.WithCancel(context.Background())
-		cancel()
-		dead.Close(now)
-	})
-	zero := canon.Sum(nil)
-	st := receipt.NewStatement(receipt.Predicate{Version: receipt.PredicateVersion, CallID: "call_00000000000000000000000000000001", Time: "2026-01-01T00:00:00Z",
-		Tool: "hold", Principal: `Palyra::User::"` + alice + `"`, SessionID: h.sess, RunID: id, Outcome: receipt.OutcomeUnknown, Intent: new(uint64),
-		Capsule:  receipt.Capsule{Digest: zero, Argv: []string{"/bin/x"}, EgressHosts: []string{"a.example:443"}, TierFloor: "c"},
-		Question: &receipt.Question{Roles: []string{}}, Decision: receipt.Decision{Effect: "allow", PolicySet: zero},
-		Error: &receipt.Error{Kind: "unknown", Reason: "interrupted"}}, canon.Digest{}, canon.Digest{})
-	payload, err := canon.Marshal(st)
-	if err != nil {
-		t.Fatal(err)
-	}
-	entry, err := canon.Marshal(receipt.Envelope{Payload: payload, PayloadType: keyring.StatementType, Signatures: []receipt.Signature{{Sig: []byte{1}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.g.past = [][]byte{entry}
+	h.dies()
+	h.outcomeUnknown(id, "a.example:443")
 	h.reopen(nil)
 	if r := h.ended(id); r.Steps[0].Outcome != receipt.OutcomeUnknown {
 		t.Fatalf("%+v", r.Steps[0])
@@ -232,4 +209,39 @@ func TestLabelNeverShrinks(t *testing.T) {
 			}
 		}
 	}
+}
+
+// dies ends the engine as a crash does: its store is closed under it.
+func (h *house) dies() {
+	h.t.Helper()
+	if err := h.st.Close(); err != nil {
+		h.t.Fatal(err)
+	}
+	dead := h.Engine
+	h.Engine = nil
+	h.t.Cleanup(func() {
+		now, cancel := context.WithCancel(context.Background())
+		cancel()
+		dead.Close(now)
+	})
+}
+
+// outcomeUnknown puts into the journal that the call of a run had an intent, and no more.
+func (h *house) outcomeUnknown(run string, hosts ...string) {
+	h.t.Helper()
+	zero := canon.Sum(nil)
+	st := receipt.NewStatement(receipt.Predicate{Version: receipt.PredicateVersion, CallID: "call_00000000000000000000000000000001", Time: "2026-01-01T00:00:00Z",
+		Tool: "hold", Principal: `Palyra::User::"` + alice + `"`, SessionID: h.sess, RunID: run, Outcome: receipt.OutcomeUnknown, Intent: new(uint64),
+		Capsule:  receipt.Capsule{Digest: zero, Argv: []string{"/bin/x"}, EgressHosts: hosts, TierFloor: "c"},
+		Question: &receipt.Question{Roles: []string{}}, Decision: receipt.Decision{Effect: "allow", PolicySet: zero},
+		Error: &receipt.Error{Kind: "unknown", Reason: "interrupted"}}, canon.Digest{}, canon.Digest{})
+	payload, err := canon.Marshal(st)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	entry, err := canon.Marshal(receipt.Envelope{Payload: payload, PayloadType: keyring.StatementType, Signatures: []receipt.Signature{{Sig: []byte{1}}}})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.g.past = slices.Repeat([][]byte{entry}, int(h.g.log)+1) // behind those of earlier calls
 }

@@ -360,6 +360,11 @@ func settleRunning(tx *store.Tx, r *store.Run, found result) error {
 		found.fail(fault.New(fault.Canceled, ReasonInterrupted, "call", errors.New("the daemon stopped before it was decided; nothing ran")))
 	}
 	found.Inputs = rec.Inputs
+	if rec.Turn != nil && !found.intended { // its model wasn't asked
+		if err := countEnded(tx, r, rec.Turn, nil); err != nil {
+			return err
+		}
+	}
 	return closeStep(tx, r, *s, found)
 }
 

@@ -26,7 +26,7 @@
 // Runs that had not begun are made, in their order, except those whose caller waited.
 //
 // Budgets are looked at before every step; wall time and bytes also end a step
-// that is under way.
+// that is under way. What turns of models take is counted by session, principal and day (usage.go).
 //
 // # What it does not protect against
 //
@@ -141,6 +141,10 @@ type Config struct {
 	// Agents has the sources of runs whose steps an agent chooses. Default: none, and such a run is
 	// refused.
 	Agents Agents
+	// Meter knows what turns of models cost. Default: none is counted.
+	Meter Meter
+	// Spending bounds what counted turns take.
+	Spending Spending
 	// Over is told of the session of a run that had one of its own, when both have ended.
 	// Default: nobody is.
 	Over func(session string)
@@ -280,6 +284,8 @@ const (
 	ReasonCalls       = "budget_calls" // the budget is used up
 	ReasonWall        = "budget_wall"
 	ReasonBytes       = "budget_bytes"
+	ReasonTokens      = "budget_tokens" // of a turn, and the run that wanted it: its session, or its principal's day, has taken enough
+	ReasonCost        = "budget_cost"
 )
 
 // Wait returns when the run's end is durable, or with the error of ctx.

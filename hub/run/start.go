@@ -55,6 +55,7 @@ type job struct {
 	results []hub.StepResult
 	current *store.Step // begun and not ended
 	told    []uint64    // inputs that the agent was told before it
+	turn    *turned     // that it is; nil: none that is counted
 	from    uint64      // an index that the journal had not passed when it began
 	ops     []op        // what the next commit is to do
 

@@ -28,6 +28,8 @@ type record struct {
 	// From is an index that the journal had not passed when the step began. It is
 	// kept of a step that the journal has not settled, for the next Open.
 	From uint64 `json:"from,omitempty"`
+	// Turn is what was counted of a turn of a model when it began.
+	Turn *store.Usage `json:"turn,omitempty"`
 }
 
 // result is what became of a call.
@@ -37,6 +39,9 @@ type result struct {
 	seen     uint64  // the journal was at least as long after it
 	intended bool    // an intent is on record: an approval that was given is used
 	from     uint64  // an index that the journal had not passed when it began
+
+	// turn is what a turn of a model took; nil: nothing.
+	turn *store.Usage
 
 	reads   call.Inputs     // what it can have read
 	sources *kernel.Sources // so, of one that recovery found in the journal; nil: it had no intent
@@ -52,13 +57,17 @@ func (e *Engine) beginStep(j *job, s hub.Step) op {
 	told := j.told
 	row := store.Step{Run: j.id, Index: len(j.results), Tool: s.Tool, Input: s.Input, Started: time.Now().UTC()}
 	err := moveStep(&row, store.StepRunning)
-	j.current = &row
+	j.current, j.turn = &row, e.turnOf(j, &row)
 	j.use.Calls++
 	return func(tx *store.Tx, r *store.Run) error {
 		if err != nil {
 			return err
 		}
-		b, err := json.Marshal(record{StepResult: hub.StepResult{Inputs: told}, From: from})
+		counted, err := e.countBegun(tx, j)
+		if err != nil {
+			return err
+		}
+		b, err := json.Marshal(record{StepResult: hub.StepResult{Inputs: told}, From: from, Turn: counted})
 		if err != nil {
 			return fault.New(fault.Internal, "internal", "begin step", err)
 		}
@@ -73,14 +82,19 @@ func (e *Engine) beginStep(j *job, s hub.Step) op {
 
 // endStep puts down what became of the step that is running.
 func (e *Engine) endStep(j *job, res result) op {
-	row := *j.current
-	j.current, res.Inputs = nil, j.told
+	row, turn := *j.current, j.turn
+	j.current, j.turn, res.Inputs = nil, nil, j.told
 	e.mu.Lock()
 	e.seen = max(e.seen, res.seen)
 	e.mu.Unlock()
 	calls, bytes := j.use.Calls, j.budget.Bytes-j.left.n.Load()
 	return func(tx *store.Tx, r *store.Run) error {
 		r.Use.Calls, r.Use.Bytes = calls, bytes
+		if turn != nil && turn.over == nil {
+			if err := countEnded(tx, r, &turn.begun, res.turn); err != nil {
+				return err
+			}
+		}
 		return closeStep(tx, r, row, res)
 	}
 }
@@ -140,6 +154,9 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 	row := j.current
 	res := result{StepResult: hub.StepResult{State: string(store.StepFailed)}, from: j.from}
 	who, err := e.cfg.WhoIs(j.caller())
+	if err == nil && j.turn != nil {
+		err = j.turn.over
+	}
 	if err == nil {
 		err = e.cfg.Quota.Check(j.user, j.plan.Reserve)
 	}
@@ -233,6 +250,9 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 	if d := res.Denial; d != nil && d.Comment != "" { // the caller is told it
 		res.reads = entriesOf(row, call.OriginPerson)
 		e.enters(j, res.reads)
+	}
+	if j.turn != nil && res.intended {
+		res.turn = j.turn.took(ctx, live)
 	}
 	switch {
 	case err == nil:

@@ -59,6 +59,9 @@ func TestAccount(t *testing.T) {
 			return tx.AddMemories([]Memory{{ID: ident.New(ident.Memory), Principal: who, Scope: MemoryOfPrincipal, Session: r.Session, Source: "agent",
 				Origins: []string{"model", "web"}, Created: tx.now, Expires: tx.now.Add(time.Hour), Sealed: text(600)}}, MemoryBounds{})
 		}},
+		{"usage", func(tx *Tx, _ *Store, r *Run, i int) error {
+			return tx.CountUsage(r.Session, who, Usage{Day: int64(20000 + i), Model: "main", Turns: 1, Input: 12000, Output: 300, Cost: 52000})
+		}},
 		{"run", func(tx *Tx, _ *Store, r *Run, _ int) error {
 			n := &Run{Session: r.Session, Principal: who, Plan: text(200), IdempotencyKey: ident.New("k")}
 			if err := tx.CreateRun(n); err != nil {

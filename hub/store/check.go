@@ -29,6 +29,10 @@ var rules = [...]struct{ name, text string }{
 	{"no_owner", `SELECT 'members' FROM (SELECT count(*) AS n, sum(role = 'owner') AS owners FROM members) WHERE n > 0 AND owners = 0`},
 	{"unknown_parent", `SELECT t.id FROM tokens t WHERE t.parent <> '' AND NOT EXISTS (SELECT 1 FROM tokens p WHERE p.id = t.parent)`},
 	{"lost_memory", `SELECT id FROM memories WHERE scope = 'session' AND session NOT IN (SELECT id FROM sessions)`},
+	{"lost_usage", `SELECT whose FROM usage WHERE instr(whose, ':') = 0 AND whose NOT IN (SELECT id FROM sessions)`},
+	{"uncounted_usage", `SELECT s.principal || ' ' || u.day || ' ' || u.model FROM usage u JOIN sessions s ON s.id = u.whose
+		LEFT JOIN usage p ON p.whose = s.principal AND p.day = u.day AND p.model = u.model
+		GROUP BY s.principal, u.day, u.model HAVING sum(u.turns) > coalesce(p.turns, 0)`},
 	{"foreign_passkey", `SELECT id FROM passkeys WHERE principal NOT IN (SELECT principal FROM members)`},
 	{"schema", `SELECT 'schema_migrations' FROM (SELECT count(*) AS n, coalesce(max(version), -1) AS v FROM schema_migrations)
 		WHERE n <> v OR v <> (SELECT user_version FROM pragma_user_version)`},

@@ -93,6 +93,8 @@ func TestCheckFinds(t *testing.T) {
 		{"artifact_bytes", `UPDATE artifacts SET size = size + 1`},
 		{"artifact_orphaned", `DELETE FROM artifact_holds; DELETE FROM artifacts`},
 		{"foreign_key_check", `DELETE FROM sessions`},
+		{"lost_usage", `INSERT INTO usage VALUES ('ses_gone', 1, 'm', 1, 0, 1, 0, 1, 0, 0)`},
+		{"uncounted_usage", `INSERT INTO usage SELECT id, 1, 'm', 1, 0, 1, 0, 1, 0, 0 FROM sessions LIMIT 1`},
 		{"lost_memory", `INSERT INTO memories VALUES (1, 'mem_x', 'uid:0', 'session', 'ses_gone', 'agent', 'model', 1, 0, 1, x'00')`},
 	} {
 		covered[c.rule] = true

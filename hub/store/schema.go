@@ -3,12 +3,12 @@ package store
 // migrations lead from one schema to the next, in order: the first makes schema
 // 1. What has been in a release is never changed, only followed by another.
 func migrations() []string {
-	return []string{schema1, schema2, schema3, schema4, schema5, schema6, schema7, schema8, schema9}
+	return []string{schema1, schema2, schema3, schema4, schema5, schema6, schema7, schema8, schema9, schema10}
 }
 
 // schemaDigest is the SHA-256 of the newest schema as SQLite keeps it; see
 // Store.checkSchema. It changes with every migration and never otherwise.
-const schemaDigest = "9ae562904d182ea6f9974af07b2edae4915b6c67438425d87720e02bb1da8225"
+const schemaDigest = "1ffd3ea09c94a33ae01a0aa9d57cc52f8be1b35cac2e335a0b6ec314c326c6c8"
 
 // schema1 is described in docs/formats/store.md. "n" orders rows by creation and
 // survives a VACUUM, which renumbers bare rowids.
@@ -339,4 +339,25 @@ CREATE TRIGGER memories_fixed BEFORE UPDATE ON memories
 	BEGIN SELECT raise(ABORT, 'an item of memory is fixed'); END;
 CREATE TRIGGER memories_of_session AFTER DELETE ON sessions
 	BEGIN DELETE FROM memories WHERE session = old.id AND scope = 'session'; END;
+`
+
+// schema10 has what turns of models took, by day: a row for a principal's turns of a model, and one
+// for a session's, which goes with it. Names of principals have a colon, those of sessions none. A
+// principal's stay, whatever is removed of the runs.
+const schema10 = `
+CREATE TABLE usage (
+	whose     TEXT    NOT NULL CHECK (whose <> ''), -- a principal or a session
+	day       INTEGER NOT NULL, -- since 1970, UTC
+	model     TEXT    NOT NULL CHECK (model <> ''), -- as the configuration calls it
+	turns     INTEGER NOT NULL CHECK (turns >= 0),
+	sized     INTEGER NOT NULL CHECK (sized BETWEEN 0 AND turns), -- of turns: counted by their size
+	input     INTEGER NOT NULL CHECK (input >= 0),
+	cached    INTEGER NOT NULL CHECK (cached >= 0),
+	output    INTEGER NOT NULL CHECK (output >= 0),
+	reasoning INTEGER NOT NULL CHECK (reasoning >= 0),
+	cost      INTEGER NOT NULL CHECK (cost >= 0), -- in millionths
+	PRIMARY KEY (whose, day, model)
+) STRICT, WITHOUT ROWID;
+CREATE TRIGGER usage_of_session AFTER DELETE ON sessions
+	BEGIN DELETE FROM usage WHERE whose = old.id; END;
 `

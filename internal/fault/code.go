@@ -11,6 +11,8 @@ const (
 	ErrBudget             Code = "budget"
 	ErrBudgetBytes        Code = "budget_bytes"
 	ErrBudgetCalls        Code = "budget_calls"
+	ErrBudgetCost         Code = "budget_cost"
+	ErrBudgetTokens       Code = "budget_tokens"
 	ErrBudgetWall         Code = "budget_wall"
 	ErrCertificateExpired Code = "peer_certificate_expired"
 	ErrChanged            Code = "changed"

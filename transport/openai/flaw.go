@@ -171,7 +171,10 @@ func unmade(run *hub.Run, st *hub.StepResult) *flaw {
 		f.text += ": " + st.Hint
 	}
 	d := st.Denial
-	switch {
+	switch code := fault.Code(cmp.Or(st.Reason, run.Reason)); {
+	case code == fault.ErrBudgetTokens || code == fault.ErrBudgetCost:
+		f.status, f.kind, f.code = http.StatusTooManyRequests, kindRate, "insufficient_quota"
+		f.more["reason"], f.more["layer"] = code, hub.LayerBudget
 	case d != nil:
 		f.status, f.kind, f.code = http.StatusForbidden, kindAccess, "access_denied"
 		f.text = map[string]string{hub.LayerPolicy: "the operator's policy doesn't permit to ask this model", hub.LayerApproval: "a person's approval is needed, and there was none",

@@ -180,6 +180,15 @@ func TestFailures(t *testing.T) {
 	if o := f.object(f.ask(NewHandler(), "POST", pathChat, hello), 403); at(o, "error", "code") != "access_denied" || at(o, "error", "palyra", "decision") != "d1" {
 		t.Error(o)
 	}
+	for _, reason := range []string{"budget_tokens", "budget_cost"} {
+		f = newFake(t, step{tool: turn.Tool, result: hub.StepResult{State: "failed", Reason: reason, Error: "ask model: it has taken enough", Denial: &hub.Denial{Layer: hub.LayerBudget, Reason: reason}}})
+		f.end = hub.Run{State: hub.RunFailed, Reason: reason}
+		w := f.ask(NewHandler(), "POST", pathChat, hello)
+		if o := f.object(w, 429); at(o, "error", "code") != "insufficient_quota" || at(o, "error", "palyra", "reason") != reason || w.Header().Get("X-Should-Retry") != "false" ||
+			!strings.Contains(fmt.Sprint(at(o, "error", "message")), "taken enough") {
+			t.Errorf("%v %v", o, w.Header())
+		}
+	}
 	weak := &behind.Visitor{Caller: hub.Caller{Scopes: []string{"run.start", "session.read", "session.write", "artifact.read"}}}
 	if no, ok := needs(weak).(*flaw); !ok || no.code != "missing_scope" || !strings.Contains(no.text, "run.cancel") {
 		t.Errorf("%v", no)
