@@ -70,6 +70,9 @@ var (
 		"List the tools")
 	ListModels = define[None, Page[Model]]("models.listModels", "GET /models", "session.read",
 		"List the language models", Operation{Doc: "One that the caller couldn't ask now has the reason code with which a turn of it would be refused."})
+	GetUsage = define[UsageQuery, Usage]("models.getUsage", "GET /usage", "session.read",
+		"Sum what turns of language models took", Operation{Doc: "By day (UTC) and model, those under way included, and what is left of each budget. A principal's sums stay " +
+			"when runs are removed; those of a session go with it. Only who may manage members is told another principal's."})
 	// FindFolders chooses among the workspaces there are, and gives no access to one.
 	FindFolders = define[FolderQuery, Page[Folder]]("calls.findFolders", "POST /workspaces/find", "run.start",
 		"Say which workspaces hold some folders of the host", Operation{Doc: "One item for each path, in their order: the innermost workspace that holds the folder, links " +
@@ -285,7 +288,7 @@ var (
 func Operations() []*Operation {
 	return append([]*Operation{
 		CreateSession.Operation, ListSessions.Operation, GetSession.Operation, EndSession.Operation,
-		StartRun.Operation, ListRuns.Operation, GetRun.Operation, CancelRun.Operation, SendInput.Operation, ReadTape.Operation, ReadOutput.Operation, GetArtifact.Operation, Call.Operation, ListTools.Operation, ListModels.Operation, FindFolders.Operation,
+		StartRun.Operation, ListRuns.Operation, GetRun.Operation, CancelRun.Operation, SendInput.Operation, ReadTape.Operation, ReadOutput.Operation, GetArtifact.Operation, Call.Operation, ListTools.Operation, ListModels.Operation, GetUsage.Operation, FindFolders.Operation,
 		ListLayers.Operation, GetLayer.Operation, GetPatch.Operation, DiscardLayer.Operation, ApplyLayer.Operation, UndoLayer.Operation, RecoverLayer.Operation,
 		ListInstructions.Operation, InspectInstructions.Operation, AcceptInstructions.Operation, RevokeInstructions.Operation,
 		ListServers.Operation, AddServer.Operation, GetServer.Operation, InspectServer.Operation, AcceptServer.Operation, RemoveServer.Operation, ListServerTools.Operation,

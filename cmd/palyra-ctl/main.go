@@ -108,7 +108,7 @@ func text(fields front.Document, format string, args ...any) *result {
 var commands = map[string]func(*app, context.Context, *command.Invocation) (*result, error){
 	"status": (*app).status, "doctor": (*app).doctor, "stop": (*app).stop, "resume": (*app).resume, "console open": (*app).consoleOpen,
 	"call": (*app).call, programs.Exec.Name: (*app).exec,
-	"agent run": (*app).agentRun, "agent chat": (*app).agentChat, "agent attach": (*app).agentAttach, "agent tell": (*app).agentTell, "agent instructions": (*app).agentInstructions,
+	"agent run": (*app).agentRun, "agent chat": (*app).agentChat, "agent attach": (*app).agentAttach, "agent tell": (*app).agentTell, "agent usage": (*app).agentUsage, "agent instructions": (*app).agentInstructions,
 	"sessions ls": (*app).sessionsLs, "sessions new": (*app).sessionsNew, "sessions show": (*app).sessionsShow, "sessions end": (*app).sessionsEnd,
 	"runs ls": (*app).runsLs, "runs start": (*app).runsStart, "runs show": (*app).runsShow, "runs cancel": (*app).runsCancel, "runs tape": (*app).runsTape,
 	"runs output": (*app).runsOutput,

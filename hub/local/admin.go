@@ -23,6 +23,7 @@ func (h *Hub) adminOperations() []hub.Entry {
 	return []hub.Entry{
 		hub.ListTools.By(h.listTools),
 		hub.ListModels.By(h.listModels),
+		hub.GetUsage.By(h.getUsage),
 		hub.FindFolders.By(h.findFolders),
 		hub.CreateToken.By(h.createToken),
 		hub.OpenConsole.By(h.openConsole),

@@ -13,7 +13,7 @@ import (
 // tabled are the commands that print a table.
 var tabled = map[string]bool{"sessions ls": true, "sessions show": true, "runs ls": true, "runs show": true, "runs cancel": true, "tools ls": true,
 	"approvals ls": true, "approvals grants": true, "policy ls": true, "policy reload": true, "policy diff": true, "policy try": true,
-	"journal ls": true, "keys ls": true, "keys rotate": true, "changes ls": true, "changes show": true, "token ls": true, "token revoke": true, "passkeys ls": true, "passkeys revoke": true, "members ls": true, "mcp ls": true, "models ls": true, "agent instructions": true, "config show": true, "devices pairings": true,
+	"journal ls": true, "keys ls": true, "keys rotate": true, "changes ls": true, "changes show": true, "token ls": true, "token revoke": true, "passkeys ls": true, "passkeys revoke": true, "members ls": true, "mcp ls": true, "models ls": true, "agent instructions": true, "agent usage": true, "config show": true, "devices pairings": true,
 	"devices ls": true, "devices revoke": true, "devices root": true, "vault ls": true, "vault history": true, "vault recipients": true, "memory ls": true, "memory search": true}
 
 // takes says what the operands of commands are; see command.Command.
@@ -31,9 +31,9 @@ func valuesOf(command, flag string) string {
 	switch command + " --" + flag {
 	case "memory purge --origin":
 		return "memory|model|operator|person|project|tool|web" // call.Origins, which not each program links
-	case "memory add --session", "memory search --session", "memory purge --session", "agent run --session", "agent chat --session", "call --session", "runs ls --session", "runs start --session":
+	case "memory add --session", "memory search --session", "memory purge --session", "agent run --session", "agent chat --session", "agent usage --session", "call --session", "runs ls --session", "runs start --session":
 		return "@session"
-	case "token create --principal":
+	case "token create --principal", "agent usage --principal":
 		return "@member"
 	case "sessions ls --state":
 		return "open|ended"
@@ -188,6 +188,16 @@ file, and with --digest accepts it. Agents' tokens can't.`,
 			Flags: []command.Flag{{Name: "digest", Arg: "DIGEST", Help: "of accept: the digest that was shown"}, {Name: "anyway", Help: "of accept: although it has text that people don't see"}},
 			Examples: []command.Example{{Line: "palyra agent instructions accept src", Does: "shows what would be accepted, and how"},
 				{Line: "palyra agent instructions ls", Does: "what you have accepted"}}},
+		{Name: "agent usage", Short: "sum what turns of models took, and what is left",
+			Long: `
+By day (UTC) and model: the turns of your agents, of calls of model.turn and of
+clients of /v1/, those under way included; and what is left of the budgets that
+[agent] of palyrad's configuration sets. Costs are in the unit of the models'
+prices. A day's sum stays when its runs are removed.`,
+			Flags: []command.Flag{{Name: "session", Arg: "ID", Help: "those of one session"},
+				{Name: "principal", Arg: "P", Help: "those of another principal, for who may manage members"},
+				{Name: "days", Arg: "N", Help: "of the last N days, today's included (default 7, and all\nof a session's)", Parse: command.Count(366)}},
+			Examples: []command.Example{{Line: "palyra agent usage --days 31", Does: "what took it, by day and model"}}},
 		{Name: "sessions ls", Short: "list sessions", Flags: append(paging[:2:2], command.Flag{Name: "state", Arg: "STATE", Help: "open or ended"}),
 			Examples: []command.Example{{Line: "palyra sessions ls --state open", Does: "newest first"}}},
 		{Name: "sessions new", Operands: "[TITLE]", Max: 1, Short: "open a session and print its id",

@@ -22,6 +22,12 @@ func (h *Hub) listModels(context.Context, hub.Caller, hub.None) (hub.Page[hub.Mo
 	return hub.Page[hub.Model]{Items: []hub.Model{{Name: "main", Provider: "scripted", Model: "main", Kind: hub.ModelTurns, Context: 128000, Default: true}}}, nil
 }
 
+func (h *Hub) getUsage(_ context.Context, c hub.Caller, q hub.UsageQuery) (hub.Usage, error) {
+	took := hub.UsageCount{Turns: 2, AgentUsage: hub.AgentUsage{Input: 1200, Cached: 1000, Output: 80, Cost: 52000}}
+	return hub.Usage{Principal: c.User, Session: q.Session, Total: took, Items: []hub.DayUsage{{Day: "2001-09-09", Model: "main", Took: took}},
+		Budgets: []hub.UsageBudget{{Of: hub.UsageDay, Unit: hub.UsageTokens, Most: 10000, Used: 1280, Left: 8720}}}, nil
+}
+
 // findFolders knows one workspace, src at /src.
 func (h *Hub) findFolders(_ context.Context, _ hub.Caller, q hub.FolderQuery) (hub.Page[hub.Folder], error) {
 	p := hub.Page[hub.Folder]{Items: []hub.Folder{}}

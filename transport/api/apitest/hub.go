@@ -79,7 +79,7 @@ func NewHub() *Hub {
 		hub.AcceptServer.By(h.acceptServer), hub.RemoveServer.By(h.removeServer), hub.ListServerTools.By(h.listServerTools),
 		hub.ListLayers.By(h.listLayers), hub.GetLayer.By(h.getLayer), hub.GetPatch.By(h.getPatch), hub.DiscardLayer.By(h.discardLayer), hub.ApplyLayer.By(h.applyLayer), hub.UndoLayer.By(h.applyLayer), hub.RecoverLayer.By(h.recoverLayer), hub.ListApprovals.By(h.listApprovals), hub.GetApproval.By(h.getApproval),
 		hub.ResolveApproval.By(h.resolveApproval), hub.PreviewApproval.By(h.previewApproval), hub.ListGrants.By(h.listGrants), hub.RevokeGrant.By(h.revokeGrant),
-		hub.ListTools.By(h.listTools), hub.ListModels.By(h.listModels), hub.FindFolders.By(h.findFolders), hub.ExplainPolicy.By(h.explainPolicy), hub.TestPolicy.By(h.testPolicy), hub.DiffPolicy.By(h.diffPolicy),
+		hub.ListTools.By(h.listTools), hub.ListModels.By(h.listModels), hub.GetUsage.By(h.getUsage), hub.FindFolders.By(h.findFolders), hub.ExplainPolicy.By(h.explainPolicy), hub.TestPolicy.By(h.testPolicy), hub.DiffPolicy.By(h.diffPolicy),
 		hub.GetPolicy.By(h.getPolicy), hub.ListPolicySets.By(h.listPolicySets), hub.GetPolicySet.By(h.getPolicySet), hub.GetDecision.By(h.getDecision), hub.ExportDecision.By(h.exportDecision), hub.GetReceipt.By(h.getReceipt), hub.VerifyReceipt.By(h.verifyReceipt), hub.GetReach.By(h.getReach), hub.VerifyJournal.By(h.verifyJournal),
 		hub.GetJournal.By(h.getJournal), hub.ListJournalEntries.By(h.listJournalEntries), hub.ProveJournalEntry.By(h.proveJournalEntry), hub.ProveJournalConsistency.By(h.proveJournalConsistency),
 		hub.GetCheckpoint.By(h.getCheckpoint), hub.GetTile.By(h.getTile), hub.GetArtifact.By(h.getArtifact), hub.CreateToken.By(h.createToken),

@@ -1,0 +1,56 @@
+package hub
+
+// UsageQuery says whose turns of models are counted.
+type UsageQuery struct {
+	Principal string `json:"principal,omitempty" in:"query" doc:"whose turns; default: the caller's"`
+	Session   string `json:"session,omitempty" in:"query" doc:"only those of this session, in place of a principal's"`
+	Days      int    `json:"days,omitempty" in:"query" doc:"of how many days, today's included: 1 to 366; default: 7, and all of a session's"`
+}
+
+// The bounds of a UsageQuery's days.
+const (
+	MaxUsageDays     = 366
+	DefaultUsageDays = 7
+)
+
+// Usage is what turns of models took, those under way included.
+type Usage struct {
+	Principal string        `json:"principal"`
+	Session   string        `json:"session,omitempty"`
+	Items     []DayUsage    `json:"items"` // newest day first, by model
+	Total     UsageCount    `json:"total"` // of Items
+	Budgets   []UsageBudget `json:"budgets"`
+}
+
+// DayUsage is what turns of a model took in a day.
+type DayUsage struct {
+	Day   string     `json:"day"`   // UTC: 2006-01-02
+	Model string     `json:"model"` // as the configuration calls it, or did
+	Took  UsageCount `json:"took"`
+}
+
+// UsageCount is a sum.
+type UsageCount struct {
+	Turns int64 `json:"turns"`
+	// Sized is how many of the turns are under way, or ended without their provider's count: their
+	// tokens are a quarter of the bytes of question and answer.
+	Sized int64 `json:"sized,omitempty"`
+	AgentUsage
+}
+
+// UsageBudget is a bound on turns: with as much used, no further one is made.
+type UsageBudget struct {
+	Of   string `json:"of"`   // UsageSession, or UsageDay: the principal's today
+	Unit string `json:"unit"` // UsageTokens, or UsageCost: in millionths of the unit of the models' prices
+	Most int64  `json:"most"`
+	Used int64  `json:"used"`
+	Left int64  `json:"left"`
+}
+
+// What a UsageBudget is of, and its units.
+const (
+	UsageSession = "session"
+	UsageDay     = "day"
+	UsageTokens  = "tokens"
+	UsageCost    = "cost"
+)
