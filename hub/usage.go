@@ -4,8 +4,13 @@ package hub
 type UsageQuery struct {
 	Principal string `json:"principal,omitempty" in:"query" doc:"whose turns; default: the caller's"`
 	Session   string `json:"session,omitempty" in:"query" doc:"only those of this session, in place of a principal's"`
-	Days      int    `json:"days,omitempty" in:"query" doc:"of how many days, today's included: 1 to 366; default: 7, and all of a session's"`
+	// By is "" or UsageByPrincipal.
+	By   string `json:"by,omitempty" in:"query" doc:"principal: a sum for each principal and model, in place of days; for who may manage members" enum:"principal"`
+	Days int    `json:"days,omitempty" in:"query" doc:"of how many days, today's included: 1 to 366; default: 7, and all of a session's"`
 }
+
+// UsageByPrincipal asks for the sums of all principals.
+const UsageByPrincipal = "principal"
 
 // The bounds of a UsageQuery's days.
 const (
@@ -15,18 +20,19 @@ const (
 
 // Usage is what turns of models took, those under way included.
 type Usage struct {
-	Principal string        `json:"principal"`
+	Principal string        `json:"principal,omitempty"` // "": all
 	Session   string        `json:"session,omitempty"`
-	Items     []DayUsage    `json:"items"` // newest day first, by model
+	Items     []DayUsage    `json:"items"` // newest day first, by model; of all, by principal
 	Total     UsageCount    `json:"total"` // of Items
 	Budgets   []UsageBudget `json:"budgets"`
 }
 
-// DayUsage is what turns of a model took in a day.
+// DayUsage is what turns of a model took in a day, or a principal's in all days of the query.
 type DayUsage struct {
-	Day   string     `json:"day"`   // UTC: 2006-01-02
-	Model string     `json:"model"` // as the configuration calls it, or did
-	Took  UsageCount `json:"took"`
+	Day       string     `json:"day,omitempty"`       // UTC: 2006-01-02
+	Principal string     `json:"principal,omitempty"` // in place of a day
+	Model     string     `json:"model"`               // as the configuration calls it, or did
+	Took      UsageCount `json:"took"`
 }
 
 // UsageCount is a sum.

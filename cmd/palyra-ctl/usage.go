@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -15,17 +16,21 @@ func (a *app) agentUsage(ctx context.Context, inv *command.Invocation) (*result,
 	if err != nil {
 		return nil, err
 	}
-	u, err := hub.GetUsage.Do(ctx, h, hub.Caller{}, hub.UsageQuery{Session: command.Value(inv, "session", ""),
-		Principal: command.Value(inv, "principal", ""), Days: int(command.Value(inv, "days", int64(0)))})
+	q := hub.UsageQuery{Session: command.Value(inv, "session", ""), Principal: command.Value(inv, "principal", ""), Days: int(command.Value(inv, "days", int64(0)))}
+	of := "DAY"
+	if inv.Has("all") {
+		q.By, of = hub.UsageByPrincipal, "PRINCIPAL"
+	}
+	u, err := hub.GetUsage.Do(ctx, h, hub.Caller{}, q)
 	if err != nil {
 		return nil, err
 	}
-	t := front.NewTable("DAY", "MODEL", "TURNS", "ASKED", "CACHED", "ANSWERED", "REASONING", "COST").Keep(0, 2, 3, 4, 5, 6, 7)
-	row := func(day, model string, n *hub.UsageCount) {
-		t.Row(day, model, n.Turns, n.Input, n.Cached, n.Output, n.Reasoning, units(n.Cost))
+	t := front.NewTable(of, "MODEL", "TURNS", "ASKED", "CACHED", "ANSWERED", "REASONING", "COST").Keep(0, 2, 3, 4, 5, 6, 7)
+	row := func(of, model string, n *hub.UsageCount) {
+		t.Row(of, model, n.Turns, n.Input, n.Cached, n.Output, n.Reasoning, units(n.Cost))
 	}
 	for i := range u.Items {
-		row(u.Items[i].Day, u.Items[i].Model, &u.Items[i].Took)
+		row(cmp.Or(u.Items[i].Day, u.Items[i].Principal), u.Items[i].Model, &u.Items[i].Took)
 	}
 	row("all", "", &u.Total)
 	more := newLines()

@@ -6,32 +6,17 @@ import (
 	"fmt"
 	"time"
 
+	"palyra/authz/access"
 	"palyra/hub"
 	"palyra/hub/store"
 	"palyra/internal/fault"
 )
 
-// getUsage sums what turns of models took: the caller's, or those of a principal or session that
-// they see.
+// getUsage sums what turns of models took: the caller's, or those of a principal, a session or all,
+// as far as the caller sees them.
 func (h *Hub) getUsage(ctx context.Context, c hub.Caller, q hub.UsageQuery) (u hub.Usage, err error) {
-	const op = "get usage"
-	switch {
-	case q.Days < 0 || q.Days > hub.MaxUsageDays:
-		return u, fault.New(fault.Usage, "invalid_input", op, fmt.Errorf("want 1 to %d days", hub.MaxUsageDays))
-	case q.Session != "" && q.Principal != "":
-		return u, fault.New(fault.Usage, "invalid_input", op, errors.New("a principal and a session exclude each other"))
-	case q.Session != "":
-		s, err := h.session(ctx, c, q.Session)
-		if err != nil {
-			return u, err
-		}
-		q.Principal = s.Principal
-	case q.Principal == "":
-		q.Principal = c.User
-	}
-	u = hub.Usage{Principal: q.Principal, Session: q.Session, Items: []hub.DayUsage{}, Budgets: []hub.UsageBudget{}}
-	if !h.sees(c, q.Principal) {
-		return u, noSuch("member", q.Principal)
+	if u, err = h.usageOf(ctx, c, &q); err != nil {
+		return u, err
 	}
 	whose, today := q.Principal, store.DayOf(time.Now())
 	from := int64(0)
@@ -49,13 +34,19 @@ func (h *Hub) getUsage(ctx context.Context, c hub.Caller, q hub.UsageQuery) (u h
 	}
 	defer release()
 	_, err = store.View(ctx, h.st, func(tx *store.Tx) (any, error) {
+		if q.By != "" {
+			return nil, tx.UsageByAll(from, func(principal string, r *store.Usage) {
+				u.Items = append(u.Items, hub.DayUsage{Principal: principal, Model: r.Model, Took: took(r)})
+				u.Total = plus(u.Total, took(r))
+			})
+		}
 		rows, err := tx.Usage(whose, from)
 		if err == nil && len(rows) == 0 && q.Principal != c.User && h.access.Role(q.Principal) == "" {
 			return nil, noSuch("member", q.Principal)
 		}
 		for i := range rows {
-			u.Items = append(u.Items, dayUsage(&rows[i]))
-			u.Total = plus(u.Total, u.Items[i].Took)
+			u.Items = append(u.Items, hub.DayUsage{Day: time.Unix(rows[i].Day*24*60*60, 0).UTC().Format(time.DateOnly), Model: rows[i].Model, Took: took(&rows[i])})
+			u.Total = plus(u.Total, took(&rows[i]))
 		}
 		if err == nil && q.Session != "" {
 			err = h.budgets(tx, &u, hub.UsageSession, q.Session, 0)
@@ -68,9 +59,37 @@ func (h *Hub) getUsage(ctx context.Context, c hub.Caller, q hub.UsageQuery) (u h
 	return u, err
 }
 
-func dayUsage(r *store.Usage) hub.DayUsage {
-	return hub.DayUsage{Day: time.Unix(r.Day*24*60*60, 0).UTC().Format(time.DateOnly), Model: r.Model, Took: hub.UsageCount{Turns: r.Turns, Sized: r.Sized,
-		AgentUsage: hub.AgentUsage{Input: r.Input, Cached: r.Cached, Output: r.Output, Reasoning: r.Reasoning, Cost: r.Cost}}}
+// usageOf returns the empty answer to a query, and completes that. It refuses what the caller
+// doesn't see.
+func (h *Hub) usageOf(ctx context.Context, c hub.Caller, q *hub.UsageQuery) (u hub.Usage, err error) {
+	bad := func(err error) (hub.Usage, error) {
+		return u, fault.New(fault.Usage, "invalid_input", "get usage", err)
+	}
+	switch {
+	case q.Days < 0 || q.Days > hub.MaxUsageDays:
+		return bad(fmt.Errorf("want 1 to %d days", hub.MaxUsageDays))
+	case q.By != "" && q.By != hub.UsageByPrincipal:
+		return bad(fmt.Errorf("%.40q is not %q", q.By, hub.UsageByPrincipal))
+	case q.Session != "" && q.Principal != "", q.By != "" && q.Session+q.Principal != "":
+		return bad(errors.New("a principal, a session and all principals exclude each other"))
+	case q.By != "":
+		err = h.need(c, access.MemberManage)
+	case q.Session != "":
+		var s *store.Session
+		if s, err = h.session(ctx, c, q.Session); err == nil {
+			q.Principal = s.Principal
+		}
+	case q.Principal == "":
+		q.Principal = c.User
+	case !h.sees(c, q.Principal):
+		err = noSuch("member", q.Principal)
+	}
+	return hub.Usage{Principal: q.Principal, Session: q.Session, Items: []hub.DayUsage{}, Budgets: []hub.UsageBudget{}}, err
+}
+
+func took(r *store.Usage) hub.UsageCount {
+	return hub.UsageCount{Turns: r.Turns, Sized: r.Sized,
+		AgentUsage: hub.AgentUsage{Input: r.Input, Cached: r.Cached, Output: r.Output, Reasoning: r.Reasoning, Cost: r.Cost}}
 }
 
 func plus(a, b hub.UsageCount) hub.UsageCount {

@@ -110,7 +110,13 @@ func TestUsage(t *testing.T) {
 	if u := h.usage(h.owner, hub.UsageQuery{Session: session}); u.Total != agents || u.Principal != op.User {
 		t.Errorf("an owner is told %+v", u)
 	}
-	for _, q := range []hub.UsageQuery{{Days: -1}, {Days: hub.MaxUsageDays + 1}, {Session: session, Principal: op.User}, {Session: "x"}} {
+	if u := h.usage(h.owner, hub.UsageQuery{By: hub.UsageByPrincipal}); u.Total != all || u.Principal != "" || len(u.Items) != 1 || u.Items[0] != (hub.DayUsage{Principal: op.User, Model: "tests", Took: all}) {
+		t.Errorf("of all: %+v", u)
+	}
+	if _, err := hub.GetUsage.Do(t.Context(), h, op, hub.UsageQuery{By: hub.UsageByPrincipal}); fault.ReasonOf(err) != "permission_denied" {
+		t.Errorf("an operator asks for all: %v", err)
+	}
+	for _, q := range []hub.UsageQuery{{Days: -1}, {By: hub.UsageByPrincipal, Session: session}, {By: "day"}, {Days: hub.MaxUsageDays + 1}, {Session: session, Principal: op.User}, {Session: "x"}} {
 		if _, err := hub.GetUsage.Do(t.Context(), h, op, q); fault.KindOf(err) != fault.Usage {
 			t.Errorf("%+v: %v", q, err)
 		}

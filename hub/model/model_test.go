@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"palyra/agentloop"
 	"palyra/agentloop/turn"
 	"palyra/authz/policy"
 	"palyra/call/egress"
@@ -72,6 +73,34 @@ func expand(m *Models, input string) (*kernel.Expansion, error) {
 }
 
 const hello = `{"messages":[{"parts":[{"text":"hello"}],"role":"user"}]}`
+
+// TestTurn: what a turn costs is its model's price, and how large its question is its owner's to
+// know.
+func TestTurn(t *testing.T) {
+	m := models(t, declared+"price_input = 7\nprice_cached = 2\nprice_output = 11\n", nil)
+	d, release, err := m.Keep(budget.Owner{Name: "uid:1000"}, []byte(hello))
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, err := Input("tests", d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := func(user, input string, bytes int64, known bool) {
+		t.Helper()
+		name, n, p, ok := m.Turn(user, []byte(input))
+		if ok != known || n != bytes || ok && (name != "tests" || p != (agentloop.Price{Input: 7, Cached: 2, Output: 11})) {
+			t.Errorf("%s %s: %q, %d bytes, %+v, %v", user, input, name, n, p, ok)
+		}
+	}
+	want("uid:1000", `{"model":"tests","request":`+hello+`}`, int64(len(hello)), true)
+	want("uid:1000", string(at), int64(len(hello)), true)
+	want("uid:1001", string(at), 0, true)
+	release()
+	want("uid:1000", string(at), 0, true)
+	want("uid:1000", `{"model":"none"}`, 0, false)
+	want("uid:1000", `no`, 0, false)
+}
 
 // TestExpand: of a model's call its caller chooses the question alone, and a capsule takes what
 // the operator declared as it is.

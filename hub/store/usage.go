@@ -69,6 +69,20 @@ func (tx *Tx) Usage(whose string, from int64) (all []Usage, err error) {
 	return all, err
 }
 
+// UsageByAll returns what turns of each principal took from a day on, by model: Day is 0.
+func (tx *Tx) UsageByAll(from int64, each func(principal string, u *Usage)) error {
+	return tx.query("read usage", `SELECT whose, model, sum(turns), sum(sized), sum(input), sum(cached), sum(output), sum(reasoning), sum(cost) FROM usage
+		WHERE instr(whose, ':') > 0 AND day >= ? GROUP BY whose, model ORDER BY whose, model`, []any{from}, func(r *sql.Rows) error {
+		var whose string
+		var u Usage
+		err := r.Scan(&whose, &u.Model, &u.Turns, &u.Sized, &u.Input, &u.Cached, &u.Output, &u.Reasoning, &u.Cost)
+		if err == nil {
+			each(whose, &u)
+		}
+		return err
+	})
+}
+
 // Spent returns what turns of a principal or a session took from a day on: tokens, asked and
 // answered, and their cost.
 func (tx *Tx) Spent(whose string, from int64) (tokens, cost int64, err error) {

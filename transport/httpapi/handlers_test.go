@@ -45,7 +45,7 @@ func TestEveryOperation(t *testing.T) {
 	ask(202, post, "/api/v1/calls", `{"tool":"test.wait","session":"`+id+`"}`, "Prefer: respond-async")
 	ask(200, get, "/api/v1/tools", "")
 	ask(200, get, "/api/v1/models", "")
-	ask(200, get, "/api/v1/usage?days=31&session="+id, "")
+	ask(200, get, "/api/v1/usage?by=principal&days=31&session="+id, "")
 	ask(200, post, "/api/v1/workspaces/find", `{"paths":["/src/a","/etc"]}`)
 	ask(200, get, "/api/v1/instructions", "")
 	ask(200, post, "/api/v1/instructions/"+apitest.Workspace+"/inspect", "")

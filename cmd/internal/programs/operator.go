@@ -196,6 +196,7 @@ clients of /v1/, those under way included; and what is left of the budgets that
 prices. A day's sum stays when its runs are removed.`,
 			Flags: []command.Flag{{Name: "session", Arg: "ID", Help: "those of one session"},
 				{Name: "principal", Arg: "P", Help: "those of another principal, for who may manage members"},
+				{Name: "all", Help: "a sum for each principal and model, likewise"},
 				{Name: "days", Arg: "N", Help: "of the last N days, today's included (default 7, and all\nof a session's)", Parse: command.Count(366)}},
 			Examples: []command.Example{{Line: "palyra agent usage --days 31", Does: "what took it, by day and model"}}},
 		{Name: "sessions ls", Short: "list sessions", Flags: append(paging[:2:2], command.Flag{Name: "state", Arg: "STATE", Help: "open or ended"}),
