@@ -84,6 +84,48 @@ const parts = {
     assert.equal(kinds.at(-1), "response.completed");
   },
 
+  async stored() {
+    const made = [];
+    for await (const e of await client.responses.create({ model: "real", input: "hello", instructions: "Be brief.", metadata: { mine: "1" }, stream: true })) made.push(e);
+    const { id } = made[0].response;
+    const got = await client.responses.retrieve(id);
+    assert.deepEqual([got.instructions, got.metadata, got.output_text], ["Be brief.", { mine: "1" }, "You said hello."]);
+    const again = [];
+    for await (const e of await client.responses.retrieve(id, { stream: true, starting_after: 3 })) again.push(e);
+    const seen = (all) => all.map((e) => [e.sequence_number, e.type, e.delta]);
+    assert.deepEqual(seen(again), seen(made.slice(4)));
+    assert.equal(again.at(-1).response.output[0].content[0].text, "You said hello.");
+    const next = await client.responses.create({ model: "real", previous_response_id: id, input: "more" });
+    const items = [];
+    for await (const i of client.responses.inputItems.list(next.id, { limit: 2 })) items.push([i.role, i.content[0].text]);
+    assert.deepEqual(items, [["user", "more"], ["assistant", "You said hello."], ["user", "hello"]]);
+  },
+
+  // A client goes from a stream in the background and comes back for the rest.
+  async background() {
+    const whole = { text: "", numbers: [] };
+    const take = (e) => {
+      whole.numbers.push(e.sequence_number);
+      if (e.type === "response.output_text.delta") whole.text += e.delta;
+    };
+    let id;
+    for await (const e of await client.responses.create({ model: "agent/looks", input: "what is there?", background: true, stream: true })) {
+      id ??= e.response.id;
+      take(e);
+      if (e.type === "response.content_part.added") break; // which ends the request
+    }
+    let last;
+    for await (const e of await client.responses.retrieve(id, { stream: true, starting_after: whole.numbers.at(-1) })) {
+      take(e);
+      last = e;
+    }
+    assert.equal(last.type, "response.completed");
+    assert.equal(last.response.background, true);
+    assert.equal(whole.text, "I look.There is one file.");
+    assert.deepEqual(whole.numbers, whole.numbers.map((_, i) => i));
+    await assert.rejects(client.responses.retrieve("resp_" + "0".repeat(32), { stream: true }), OpenAI.NotFoundError);
+  },
+
   async agent() {
     const first = await client.responses.create({ model: "agent", input: "what is there?" });
     assert.deepEqual(first.output.map((o) => o.type), ["message", "palyra:tool_call", "message"]);

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"reflect"
 	"strings"
 
 	"palyra/hub"
@@ -22,16 +23,17 @@ func foreign() (all []route) {
 		o := &hub.Operation{Tag: "openai", ID: id, Root: true, Permission: permission, Summary: summary, Status: http.StatusOK}
 		o.Method, o.Path, _ = strings.Cut(at, " ")
 		if in != nil {
-			o.In = api.Type[foreignInput]()
+			o.In = reflect.TypeOf(in)
 		}
 		all = append(all, route{Operation: o, in: api.InputOf(o), foreign: true, serve: speakForeign})
 	}
-	body := struct{}{}
+	body := foreignInput{}
 	add("openaiModels", "GET /v1/models", "session.read", "List the models that the caller can ask", nil)
 	add("openaiModel", "GET /v1/models/{model...}", "session.read", "Get a model", nil)
 	add("openaiChat", "POST /v1/chat/completions", "run.start", "Ask a model, or the agent, as Chat Completions", body)
 	add("openaiRespond", "POST /v1/responses", "run.start", "Ask a model, or the agent, as Responses", body)
-	add("openaiResponse", "GET /v1/responses/{response}", "session.read", "Get a response", nil)
+	add("openaiResponse", "GET /v1/responses/{response}", "session.read", "Get a response", foreignEvents{})
+	add("openaiInput", "GET /v1/responses/{response}/input_items", "session.read", "List what a response was asked", foreignPage{})
 	add("openaiCancel", "POST /v1/responses/{response}/cancel", "run.cancel", "Cancel a response", nil)
 	add("openaiEmbeddings", "POST /v1/embeddings", "run.start", "Ask a model for the vectors of texts", body)
 	add("anthropicMessages", "POST /v1/messages", "run.start", "Ask a model, or the agent, as Anthropic's Messages", body)
@@ -41,6 +43,19 @@ func foreign() (all []route) {
 // foreignInput is any JSON document: the surface reads it.
 type foreignInput struct {
 	Body json.RawMessage `json:"body" in:"body"`
+}
+
+// foreignEvents is the query for a response's events.
+type foreignEvents struct {
+	Stream        string `json:"stream" in:"query" enum:"true false"`
+	StartingAfter uint64 `json:"starting_after" in:"query"`
+}
+
+// foreignPage is the query for a page of a list.
+type foreignPage struct {
+	Limit uint64 `json:"limit" in:"query"`
+	Order string `json:"order" in:"query" enum:"asc desc"`
+	After string `json:"after" in:"query"`
 }
 
 // speakForeign has the surface answer.

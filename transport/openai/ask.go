@@ -25,10 +25,11 @@ const cleanup = 30 * time.Second
 type question struct {
 	model   *model
 	meta    metadata
-	request turn.Request // of a model
-	agent   hub.Agent    // of the agent
-	store   bool         // the answer stays, and can be gone on with
-	session string       // to go on in; "": none was named
+	request turn.Request      // of a model
+	agent   hub.Agent         // of the agent
+	store   bool              // the answer stays, and can be gone on with
+	kept    map[string]string // of the run's metadata
+	session string            // to go on in; "": none was named
 }
 
 // task is the run of a question.
@@ -42,7 +43,7 @@ type task struct {
 
 // begin begins the run of a question.
 func (x *exchange) begin(ctx context.Context, q *question) (*task, error) {
-	n := hub.NewRun{Staged: q.meta.staged}
+	n := hub.NewRun{Staged: q.meta.staged, Metadata: q.kept}
 	switch embeds := q.model.Kind == hub.ModelEmbeddings; {
 	case embeds && q.request.Embed == nil:
 		return nil, bad("model", "unsupported_value", "it makes embeddings, and has no answers: POST "+pathEmbeddings)
@@ -241,6 +242,9 @@ const (
 	roleTool      = "tool"
 )
 
+// between stands between what several messages tell a model first.
+const between = "\n\n"
+
 // ask puts the messages into a question to a model. list names them.
 func (q *question) ask(f *fields, list string, all []said) {
 	var system []string
@@ -271,7 +275,7 @@ func (q *question) ask(f *fields, list string, all []said) {
 		}
 		q.add(m.role, parts...)
 	}
-	q.request.System = strings.Join(system, "\n\n")
+	q.request.System = strings.Join(system, between)
 	if n := len(q.request.Messages); n == 0 || q.request.Messages[n-1].Role != turn.User {
 		f.fail(list, "invalid_value", "the last is a user's, or has the result of a call")
 	}
@@ -315,7 +319,7 @@ func (q *question) tell(f *fields, list string, all []said, goesOn bool) {
 			b.WriteString("\n\n")
 		}
 	}
-	q.agent.Instructions, q.agent.Prompt = strings.Join(instructions, "\n\n"), b.String()
+	q.agent.Instructions, q.agent.Prompt = strings.Join(instructions, between), b.String()
 	n := len(talk)
 	switch {
 	case n == 0 && len(q.agent.Results) > 0:
@@ -340,6 +344,10 @@ func (q *question) equip(f *fields, offers []turn.Offer) {
 	if len(offers) > hub.MaxFunctions {
 		f.fail("tools", "invalid_value", "want at most %d", hub.MaxFunctions)
 	}
+}
+
+// freely refuses to have an agent call what it didn't choose.
+func freely(f *fields) {
 	f.only("tool_choice", `"auto"`)
 	f.only("parallel_tool_calls", "true")
 }

@@ -54,6 +54,7 @@ func (x *exchange) readChat() (*chatRequest, error) {
 		}
 	}
 	q.meta = f.metadata()
+	q.kept = q.meta.all
 	f.text("user")
 	f.text("safety_identifier")
 	f.only("n", "1")
@@ -71,6 +72,7 @@ func (x *exchange) readChat() (*chatRequest, error) {
 		q.tell(f, "messages", all, q.meta.session != "" && q.meta.session != newSession)
 		if q.meta.session != "" { // else there is no session in which their results could come
 			q.equip(f, chatTools(f))
+			freely(f)
 		}
 		q.agent.MaxTokens = max(f.count("max_tokens"), f.count("max_completion_tokens"))
 	} else {

@@ -27,6 +27,7 @@ type fake struct {
 	sessions  map[string]string // state by id
 	runs      map[string]*hub.Run
 	started   []hub.NewRun
+	of        map[string]hub.NewRun // by run
 	cancelled []string
 
 	steps    []step
@@ -46,7 +47,7 @@ type step struct {
 }
 
 func newFake(t *testing.T, steps ...step) *fake {
-	f := &fake{t: t, sessions: map[string]string{}, runs: map[string]*hub.Run{}, steps: steps, end: hub.Run{State: hub.RunDone}}
+	f := &fake{t: t, sessions: map[string]string{}, runs: map[string]*hub.Run{}, of: map[string]hub.NewRun{}, steps: steps, end: hub.Run{State: hub.RunDone}}
 	f.Table = hub.NewTable(
 		hub.ListModels.By(func(context.Context, hub.Caller, hub.None) (hub.Page[hub.Model], error) {
 			return hub.Page[hub.Model]{Items: []hub.Model{{Name: "main", Provider: turn.Chat, Model: "m", Default: true}, {Name: "claude", Provider: turn.Messages}, {Name: "gone", Reason: "helper_unusable"}}}, nil
@@ -120,8 +121,8 @@ func (f *fake) startRun(_ context.Context, _ hub.Caller, n hub.NewRun) (hub.Run,
 		return hub.Run{}, fault.New(fault.NotFound, "no_such_session", "start run", nil)
 	}
 	f.started = append(f.started, n)
-	r := &hub.Run{ID: ident.New(ident.Run), Session: n.Session, Principal: "alice", State: hub.RunInProgress, Agent: n.Agent, Created: time.Now()}
-	f.runs[r.ID] = r
+	r := &hub.Run{ID: ident.New(ident.Run), Session: n.Session, Principal: "alice", State: hub.RunInProgress, Agent: n.Agent, Metadata: n.Metadata, Created: time.Now()}
+	f.runs[r.ID], f.of[r.ID] = r, n
 	return *r, nil
 }
 
@@ -138,8 +139,8 @@ func (f *fake) getRun(_ context.Context, _ hub.Caller, id string) (hub.Run, erro
 	}
 	for i := range f.steps {
 		s := f.result(i)
-		if s.Tool = f.steps[i].tool; len(f.started) > 0 && i == 0 && len(f.started[0].Steps) > 0 {
-			s.Input = f.started[0].Steps[0].Input
+		if s.Tool = f.steps[i].tool; i == 0 && len(f.of[id].Steps) > 0 {
+			s.Input = f.of[id].Steps[0].Input
 		}
 		out.Steps = append(out.Steps, s)
 	}

@@ -86,7 +86,7 @@ func (h *Handler) Serve(w http.ResponseWriter, r *http.Request, v *behind.Visito
 }
 
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request, v *behind.Visitor) error {
-	id, cancels := strings.CutSuffix(strings.TrimPrefix(r.URL.Path, pathResponses+"/"), "/cancel")
+	id, part, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, pathResponses+"/"), "/")
 	switch path := r.URL.Path; {
 	case path == pathModels:
 		return h.listModels(w, r, v)
@@ -111,8 +111,10 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, v *behind.Visito
 		return x.embeddings()
 	case path == pathResponses:
 		return x.createResponse()
-	case cancels:
+	case part == "cancel":
 		return x.cancelResponse(id)
+	case part == "input_items":
+		return x.inputItems(id)
 	}
 	return x.getResponse(id)
 }

@@ -36,6 +36,8 @@ type reply struct {
 	stoppable bool
 	since     time.Time
 
+	from int // the number of the first event that is sent
+
 	output []object
 	seq    int
 	size   int
@@ -78,9 +80,6 @@ func (b *reply) object(status string) object {
 		o["output"] = []object{}
 	}
 	maps.Copy(o, b.echo)
-	if m, ok := o["metadata"].(map[string]string); ok && m == nil {
-		o["metadata"] = object{}
-	}
 	switch status {
 	case "failed":
 		o["error"] = object{"code": b.failed.code, "message": b.failed.text}
@@ -100,19 +99,35 @@ func (b *reply) send(kind string, data object) error {
 	if b.stream == nil {
 		return nil
 	}
-	if !b.began {
-		b.began = true
-		o := b.object("in_progress")
-		o["output"] = []object{} // what there is comes next
-		for _, kind := range []string{"response.created", "response.in_progress"} {
-			if err := b.send(kind, object{"response": o}); err != nil {
-				return err
-			}
-		}
+	if err := b.open(); err != nil {
+		return err
 	}
 	data["type"], data["sequence_number"] = kind, b.seq
-	b.seq++
+	if b.seq++; b.seq <= b.from {
+		return nil
+	}
 	return b.stream.send(kind, data)
+}
+
+// open begins the stream.
+func (b *reply) open() error {
+	if b.began {
+		return nil
+	}
+	b.began = true
+	if b.from > 0 {
+		if err := b.stream.beat("the events from number " + strconv.Itoa(b.from) + " on"); err != nil {
+			return err
+		}
+	}
+	o := b.object("in_progress")
+	o["output"] = []object{} // what there is comes next
+	for _, kind := range []string{"response.created", "response.in_progress"} {
+		if err := b.send(kind, object{"response": o}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // take takes what comes of the run.
@@ -126,10 +141,13 @@ func (b *reply) take(it *item) error {
 	case it.said != nil:
 		return b.say(it.said)
 	case it.asked != nil:
-		if err := b.ask(it.asked); err != nil || !b.stoppable || it.asked.Created.Before(b.since) {
+		if err := b.ask(it.asked); err != nil {
 			return err
 		}
-		return errWaits
+		if b.stoppable && !it.asked.Created.Before(b.since) {
+			return errWaits
+		}
+		b.seq++ // the number of the event with which a stream that was first ended here
 	case it.answered != nil:
 		return b.resolve(it.answered)
 	case it.ended != nil:

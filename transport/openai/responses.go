@@ -1,18 +1,17 @@
 package openai
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"palyra/agentloop/turn"
 	"palyra/hub"
-	"palyra/internal/fault"
 )
 
 // responseRequest is a request for a response.
@@ -36,16 +35,22 @@ func (x *exchange) createResponse() error {
 	if err != nil {
 		return err
 	}
-	if q.background {
-		t.goes = true
-		return answer(x.w, http.StatusOK, newReply(x, t, q.model, q.echo).object("queued"))
-	}
 	b := newReply(x, t, q.model, q.echo)
-	b.stoppable, b.since = q.store, since
+	if q.background {
+		if t.goes = true; !q.stream {
+			return answer(x.w, http.StatusOK, b.object("queued"))
+		}
+	}
+	b.stoppable, b.since = q.store && !q.background, since
 	if q.stream {
 		b.stream = &stream{w: x.w}
 	}
-	err = x.follow(t.run.ID, b.take)
+	if q.background { // its client may want to know at once what to come back for
+		err = b.open()
+	}
+	if err == nil {
+		err = x.follow(t.run.ID, b.take)
+	}
 	waits := errors.Is(err, errWaits)
 	if waits {
 		t.goes, err = true, nil
@@ -80,8 +85,8 @@ func (x *exchange) readResponse() (*responseRequest, error) {
 	if is, there := f.flag("store"); there {
 		q.store = is
 	}
-	if q.background && (!q.store || q.stream) {
-		f.fail("background", "unsupported_value", "a response in the background is stored, and fetched with GET: want neither store false nor stream")
+	if q.background && !q.store {
+		f.fail("background", "unsupported_value", "a response in the background is stored, and fetched with GET: want no store false")
 	}
 	if o := f.raw("stream_options"); o != nil {
 		o := open("stream_options", o)
@@ -90,7 +95,6 @@ func (x *exchange) readResponse() (*responseRequest, error) {
 	}
 	q.meta = f.metadata()
 	f.text("user")
-	f.text("safety_identifier")
 	instructions := f.text("instructions")
 	previous := f.text("previous_response_id")
 	for _, one := range []struct {
@@ -112,33 +116,29 @@ func (x *exchange) readResponse() (*responseRequest, error) {
 			return nil, err
 		}
 	}
-	q.echo = object{"metadata": q.meta.all, "store": q.store, "background": q.background}
-	for name, v := range map[string]string{"instructions": instructions, "previous_response_id": previous, "safety_identifier": f.text("safety_identifier")} {
-		if v != "" {
-			q.echo[name] = v
-		}
-	}
+	q.keep(f, instructions, previous)
 	where := " in the agent's lane"
 	switch {
 	case q.resume:
 		where = " where a response is resumed"
+		if len(q.kept) > 1 || len(q.meta.all) > 0 { // more than previous_response_id
+			f.fail("previous_response_id", "unsupported_value", "a response is resumed without metadata, instructions, safety_identifier and background: it has its own")
+		}
 	case q.model.agent:
 		if instructions != "" {
 			all = slices.Insert(all, 0, said{role: roleDeveloper, texts: []string{instructions}})
 		}
 		q.tell(f, "input", all, q.session != "" || q.meta.session != "" && q.meta.session != newSession)
-		offers, shown := responseTools(f)
-		q.echo["tools"] = shown
-		q.equip(f, offers)
-		if q.agent.MaxTokens = f.count("max_output_tokens"); q.agent.MaxTokens > 0 {
-			q.echo["max_output_tokens"] = q.agent.MaxTokens
-		}
+		q.equip(f, responseTools(f))
+		freely(f)
+		q.agent.MaxTokens = f.count("max_output_tokens")
+		q.echo = repeated(q.kept, &q.agent, nil, q.store)
 	default:
 		where = ""
 		q.request.System = instructions
 		q.ask(f, "input", all)
 		responseOptions(f, &q.request)
-		repeatRequest(q.echo, &q.request)
+		q.echo = repeated(q.kept, nil, &q.request, q.store)
 	}
 	if err := f.rest(where); err != nil {
 		return nil, err
@@ -166,7 +166,8 @@ func (x *exchange) previous(q *responseRequest, id string, resume bool) error {
 		return bad("previous_response_id", "invalid_value", "the response is of the other lane: name a model of the same")
 	case resume:
 		q.resume = true
-		return nil
+		q.echo, err = echoOf(run)
+		return err
 	case !ended:
 		return bad("previous_response_id", "invalid_value", "the response isn't over: resume it without input, or cancel it")
 	case q.model.agent:
@@ -186,44 +187,6 @@ func (x *exchange) previous(q *responseRequest, id string, resume bool) error {
 		q.request.Messages = append(q.request.Messages, a.Message)
 	}
 	return nil
-}
-
-// askedOf returns what a raw response's model was asked.
-func askedOf(run *hub.Run) (*turn.Request, error) {
-	var in struct {
-		Request json.RawMessage `json:"request"`
-	}
-	if err := json.Unmarshal(run.Steps[0].Input, &in); err != nil {
-		return nil, err
-	}
-	return turn.ParseRequest(in.Request)
-}
-
-// response reads the run of a response that is the caller's and wasn't given up. param is the
-// member that names it.
-func (x *exchange) response(ctx context.Context, id, param string) (*hub.Run, error) {
-	code := "response_not_found"
-	status := http.StatusNotFound
-	if param != "" {
-		code, status = "previous_response_not_found", http.StatusBadRequest
-	}
-	no := &flaw{status: status, kind: kindRequest, param: param, code: code, text: "you have no stored response of this id"}
-	run := runOf("resp_", id)
-	if run == "" {
-		return nil, no
-	}
-	r, err := hub.GetRun.Do(ctx, x.v.Hub, hub.Caller{}, run)
-	switch {
-	case fault.KindOf(err) == fault.NotFound, err == nil && (r.Principal != x.v.Caller.User || r.Agent == nil && (len(r.Steps) == 0 || r.Steps[0].Tool != turn.Tool || len(r.Steps) > 1)):
-		return nil, no
-	case err != nil:
-		return nil, err
-	}
-	s, err := hub.GetSession.Do(ctx, x.v.Hub, hub.Caller{}, r.Session)
-	if err == nil && s.State != hub.SessionOpen {
-		return nil, no
-	}
-	return &r, err
 }
 
 // responseInput reads the input: a text, or items.
@@ -272,19 +235,17 @@ func responseInput(f *fields) (all []said) {
 	return all
 }
 
-// responseTools reads the client's tools, and says how a response has them.
-func responseTools(f *fields) (offers []turn.Offer, shown []object) {
-	shown = []object{}
+// responseTools reads the client's tools.
+func responseTools(f *fields) (offers []turn.Offer) {
 	for i, text := range f.list("tools") {
 		t := open(in("tools", i), text)
 		if kind := t.must("type"); kind != "function" {
 			t.fail("type", "unsupported_value", "want function: palyrad's own tools are the agent's, model agent/NAME")
 		}
-		o := offer(t, t.must("name"), t.text("description"), t.raw("parameters"), t.yes("strict"))
-		offers, shown = append(offers, o), append(shown, toolOf(o))
+		offers = append(offers, offer(t, t.must("name"), t.text("description"), t.raw("parameters"), t.yes("strict")))
 		f.add(t.rest(""))
 	}
-	return offers, shown
+	return offers
 }
 
 func toolOf(o turn.Offer) object {
@@ -296,7 +257,7 @@ func responseOptions(f *fields, r *turn.Request) {
 	sampling(f, r)
 	r.MaxTokens = f.count("max_output_tokens")
 	r.CacheKey = f.text("prompt_cache_key")
-	r.Tools, _ = responseTools(f)
+	r.Tools = responseTools(f)
 	choice(f, r, func(o *fields) string { return o.must("name") })
 	if text := f.raw("text"); text != nil {
 		t := open("text", text)
@@ -307,6 +268,27 @@ func responseOptions(f *fields, r *turn.Request) {
 			t.add(o.rest(""))
 		}
 		f.add(t.rest(""))
+	}
+}
+
+// keep says what the run keeps of the request besides what it's asked.
+func (q *responseRequest) keep(f *fields, instructions, previous string) {
+	q.kept = make(map[string]string)
+	maps.Copy(q.kept, q.meta.all)
+	safety := f.text("safety_identifier")
+	if len(safety) > hub.MaxMetadataValue {
+		f.fail("safety_identifier", "invalid_value", "want at most %d bytes", hub.MaxMetadataValue)
+	}
+	for name, v := range map[string]string{keptPrevious: previous, keptSafety: safety} {
+		if v != "" {
+			q.kept[name] = v
+		}
+	}
+	if instructions != "" {
+		q.kept[keptInstructions] = strconv.Itoa(len(instructions))
+	}
+	if q.background {
+		q.kept[keptBackground] = "true"
 	}
 }
 
@@ -344,125 +326,4 @@ func repeatRequest(echo object, r *turn.Request) {
 	default:
 		echo["text"] = object{"format": object{"type": "json_schema", "name": f.Name, "description": f.Description, "schema": f.Schema, "strict": f.Strict}}
 	}
-}
-
-// getResponse answers GET /v1/responses/{id}.
-func (x *exchange) getResponse(id string) error {
-	b, err := x.recorded(id)
-	if err != nil {
-		return err
-	}
-	return answer(x.w, http.StatusOK, b.object(b.status))
-}
-
-// cancelResponse answers POST /v1/responses/{id}/cancel.
-func (x *exchange) cancelResponse(id string) error {
-	run, err := x.response(x.r.Context(), id, "")
-	if err != nil {
-		return err
-	}
-	if _, err := hub.CancelRun.Do(x.r.Context(), x.v.Hub, hub.Caller{}, run.ID); err != nil {
-		return err
-	}
-	return x.getResponse(id)
-}
-
-// recorded makes a response of what is on record.
-func (x *exchange) recorded(id string) (*reply, error) {
-	ctx := x.r.Context()
-	run, err := x.response(ctx, id, "")
-	if err != nil {
-		return nil, err
-	}
-	m := &model{agent: run.Agent != nil}
-	if m.agent {
-		m.id = agentAlone
-		if run.Agent.Model != "" {
-			m.id = agentPrefix + run.Agent.Model
-		}
-	} else {
-		var in struct {
-			Model string `json:"model"`
-		}
-		if err := json.Unmarshal(run.Steps[0].Input, &in); err != nil {
-			return nil, err
-		}
-		m.id = in.Model
-	}
-	echo := object{"store": true}
-	if !m.agent {
-		asked, err := askedOf(run)
-		if err != nil {
-			return nil, err
-		}
-		repeatRequest(echo, asked)
-	}
-	b := newReply(x, &task{x: x, run: *run}, m, echo)
-	for i := range run.Steps {
-		st := &run.Steps[i]
-		if err := b.take(&item{began: &hub.StepStarted{Step: st.Index, Tool: st.Tool}}); err != nil {
-			return nil, err
-		}
-		if st.Tool == turn.Tool && st.Outcome == "executed" {
-			if err := x.repeat(ctx, run, st, b); err != nil {
-				return nil, err
-			}
-		}
-		if st.State == hub.StepDone || st.State == hub.StepFailed {
-			if err := b.take(&item{ended: st}); err != nil {
-				return nil, err
-			}
-		}
-	}
-	switch run.State {
-	case hub.RunPending, hub.RunAccepted:
-		b.status = "queued"
-	case hub.RunInProgress:
-		b.status = "in_progress"
-	case hub.RunWaitingApproval:
-		p, err := hub.ListApprovals.Do(ctx, x.v.Hub, hub.Caller{}, hub.ApprovalQuery{Run: run.ID, State: hub.ApprovalPending})
-		if err != nil && fault.KindOf(err) != fault.Denied { // a token that may not read approvals
-			return nil, err
-		}
-		for i := range p.Items {
-			if err := b.ask(&p.Items[i]); err != nil {
-				return nil, err
-			}
-		}
-		b.wait()
-	default:
-		return b, b.settle()
-	}
-	return b, nil
-}
-
-// repeat gives a reply the events of a turn that is on record.
-func (x *exchange) repeat(ctx context.Context, run *hub.Run, st *hub.StepResult, b *reply) error {
-	a, err := x.answerOf(ctx, run, st)
-	if err != nil {
-		return err
-	}
-	for i := range a.Message.Parts {
-		p := &a.Message.Parts[i]
-		if err := b.take(&item{said: &turn.Event{Text: p.Text, Call: p.Call, Opaque: p.Opaque}}); err != nil {
-			return err
-		}
-	}
-	return b.take(&item{said: &turn.Event{End: a.End, Error: a.Error, Usage: &a.Usage}})
-}
-
-// answerOf reads a model's answer from its step.
-func (x *exchange) answerOf(ctx context.Context, run *hub.Run, st *hub.StepResult) (turn.Answer, error) {
-	if err := x.grow(int(st.Stdout.Size)); err != nil {
-		return turn.Answer{}, err
-	}
-	if int64(len(st.Stdout.Text)) == st.Stdout.Size {
-		return turn.ReadAnswer(strings.NewReader(st.Stdout.Text))
-	}
-	a, err := hub.GetArtifact.Do(ctx, x.v.Hub, hub.Caller{}, hub.ArtifactQuery{Run: run.ID, Digest: st.Stdout.Artifact.String()})
-	if err != nil {
-		return turn.Answer{}, fault.New(fault.NotFound, "not_found", "read response", errors.New(cmp.Or(st.Stdout.LostWhy, "its text isn't kept any more")))
-	}
-	defer a.Close()
-	return turn.ReadAnswer(a)
 }
