@@ -48,6 +48,23 @@ const parts = {
     const m = await client.messages.create({ model: "agent", max_tokens: 100, messages: [user("what is there?")] });
     assert.deepEqual(m.content.map((b) => b.text), ["I look.", "There is one file."]);
   },
+
+  // The agent may call a tool of the client's, and goes on with the result where it ended.
+  async functions() {
+    const q = { model: "agent/calls", max_tokens: 100, tools };
+    const first = await client.messages.create({ ...q, metadata: { palyra_session: "new" }, messages: [user("weather?")] });
+    assert.equal(first.stop_reason, "tool_use");
+    assert.equal(first.content[0].text, "I ask you.");
+    const call = first.content.at(-1);
+    assert.deepEqual([call.type, call.name, call.input], ["tool_use", "get_weather", { city: "Oslo" }]);
+    const second = client.messages.stream({
+      ...q, metadata: { palyra_session: first.palyra.session },
+      messages: [user([{ type: "tool_result", tool_use_id: call.id, content: "rain" }])],
+    });
+    const m = await second.finalMessage();
+    assert.deepEqual([m.stop_reason, m.content.map((b) => b.text)], ["end_turn", ["It rains."]]);
+    await assert.rejects(client.messages.create({ ...q, messages: [user("weather?")] }), (e) => e instanceof Anthropic.BadRequestError && /tools/.test(e.message));
+  },
 };
 
 for (const [name, part] of Object.entries(parts)) {

@@ -180,6 +180,15 @@ const (
 	labelStaged  = "palyra_staged"
 )
 
+// isStaged reads the label that has changes land in a layer.
+func (f *fields) isStaged() bool {
+	v, there := value[string](f, labelStaged, "a string")
+	if there && v != "true" && v != "false" {
+		f.fail(labelStaged, "invalid_value", `want "true" or "false"`)
+	}
+	return v == "true"
+}
+
 func (f *fields) metadata() (m metadata) {
 	m.all, _ = value[map[string]string](f, "metadata", "an object of strings")
 	if len(m.all) > 16 {
@@ -193,9 +202,9 @@ func (f *fields) metadata() (m metadata) {
 		case name == labelSession:
 			m.session = v
 		case name == labelStaged:
-			if m.staged = v == "true"; !m.staged && v != "false" {
-				f.fail("metadata."+name, "invalid_value", `want "true" or "false"`)
-			}
+			o := open("metadata", f.m["metadata"])
+			m.staged = o.isStaged()
+			f.add(o.err)
 		case strings.HasPrefix(name, "palyra_"):
 			f.fail("metadata."+name, "unsupported_parameter", "want %s or %s", labelSession, labelStaged)
 		}

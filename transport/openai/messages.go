@@ -48,6 +48,7 @@ func (x *exchange) readMessages() (*messagesRequest, error) {
 		o := open("metadata", text)
 		o.text("user_id")
 		q.meta.session = o.text(labelSession)
+		q.meta.staged = o.isStaged()
 		f.add(o.rest(""))
 	}
 	if f.count("max_tokens") == 0 {
@@ -70,6 +71,10 @@ func (x *exchange) readMessages() (*messagesRequest, error) {
 	where := " in the agent's lane"
 	if q.model.agent {
 		q.tell(f, "messages", all, q.meta.session != "" && q.meta.session != newSession)
+		if q.meta.session != "" { // else there is no session in which their results could come
+			q.equip(f, messagesTools(f))
+			messagesChoice(f, new(turn.Request), "auto")
+		}
 		q.agent.MaxTokens = f.count("max_tokens")
 	} else {
 		where = ""
@@ -145,29 +150,44 @@ func messageOf(f *fields, i int, text json.RawMessage) (all []said) {
 func messagesOptions(f *fields, r *turn.Request) {
 	sampling(f, r)
 	r.Stop, _ = value[[]string](f, "stop_sequences", "a list of strings")
+	r.Tools = messagesTools(f)
+	messagesChoice(f, r, "auto", "none", "any", "tool")
+}
+
+// messagesTools reads the client's tools.
+func messagesTools(f *fields) (offers []turn.Offer) {
 	for i, text := range f.list("tools") {
 		t := open(in("tools", i), text)
 		t.only("type", `"custom"`)
 		t.raw("cache_control")
-		r.Tools = append(r.Tools, offer(t, t.must("name"), t.text("description"), t.raw("input_schema"), t.yes("strict")))
+		offers = append(offers, offer(t, t.must("name"), t.text("description"), t.raw("input_schema"), t.yes("strict")))
 		f.add(t.rest(""))
 	}
+	return offers
+}
+
+// messagesChoice reads which tools are to be called, of these choices. One call at a time is for a
+// lane with others than auto.
+func messagesChoice(f *fields, r *turn.Request, choices ...string) {
 	text := f.raw("tool_choice")
 	if text == nil {
 		return
 	}
 	o := open("tool_choice", text)
-	r.OneCall = o.yes("disable_parallel_tool_use")
-	switch kind := o.must("type"); kind {
-	case "auto":
+	if r.OneCall = o.yes("disable_parallel_tool_use"); r.OneCall && len(choices) == 1 {
+		o.fail("disable_parallel_tool_use", "unsupported_value", "want false, which it is without this member")
+	}
+	kind := o.must("type")
+	if !slices.Contains(choices, kind) {
+		o.fail("type", "unsupported_value", "want %s", strings.Join(choices, " or "))
+	}
+	switch kind {
 	case "none":
 		r.Choice = turn.ChoiceNone
 	case "any":
 		r.Choice = turn.ChoiceAny
 	case "tool":
 		r.Choice = turn.ChoiceTool + o.must("name")
-	default:
-		o.fail("type", "unsupported_value", "want auto, any, tool or none")
 	}
 	f.add(o.rest(""))
 	name, is := strings.CutPrefix(r.Choice, turn.ChoiceTool)
@@ -317,6 +337,11 @@ func (m *message) finish() error {
 	end, usage, no := m.t.outcome(m.q.model, &m.last)
 	if no != nil {
 		return no
+	}
+	for _, c := range m.t.open() {
+		if err := m.call(&turn.Call{ID: c.ID, Name: c.Name, Arguments: c.Arguments}); err != nil {
+			return err
+		}
 	}
 	if !m.q.stream {
 		if m.content == nil {

@@ -325,6 +325,52 @@ func TestFunctions(t *testing.T) {
 	f.object(f.ask(h, "POST", pathChat, `{"model":"agent","metadata":{"palyra_session":"ses_none"},"messages":[{"role":"user","content":"a"}]}`), 404)
 }
 
+// TestMessagesFunctions: an agent asks for the tools of a client of Messages, too, and goes on with
+// their results.
+func TestMessagesFunctions(t *testing.T) {
+	f, h := newFake(t, says("I ask.")), NewHandler()
+	f.end.Answer = &hub.AgentEnded{Calls: []hub.AgentCall{{ID: "c", Name: "f", Arguments: `{"x":1}`}}}
+	session := ident.New(ident.Session)
+	f.sessions[session] = hub.SessionOpen
+	head := `{"model":"agent","max_tokens":9,"metadata":{"palyra_session":"` + session + `","palyra_staged":"true"},"tools":[{"name":"f","input_schema":{"type":"object"}}],`
+	ask := head + `"tool_choice":{"type": "auto"},"system":"d","messages":[{"role":"user","content":"a"}]}`
+	o := f.object(f.ask(h, "POST", pathMessages, ask), 200)
+	if at(o, "stop_reason") != "tool_use" || at(o, "content", 0, "text") != "I ask." || at(o, "content", 1, "type") != "tool_use" || at(o, "content", 1, "id") != "c" || at(o, "content", 1, "input", "x") != 1.0 {
+		t.Error(o)
+	}
+	if a := f.started[0].Agent; a.Prompt != "a" || a.Instructions != "d" || a.MaxTokens != 9 || len(a.Functions) != 1 || a.Functions[0].Name != "f" || !f.started[0].Staged {
+		t.Errorf("%+v", a)
+	}
+	var kinds []string
+	for _, d := range data(f.ask(h, "POST", pathMessages, strings.Replace(ask, "{", `{"stream":true,`, 1))) {
+		var ev object
+		if json.Unmarshal([]byte(d), &ev) != nil {
+			t.Error(d)
+		}
+		kinds = append(kinds, ev["type"].(string))
+		if d := at(ev, "delta", "partial_json"); d != nil && d != `{"x":1}` || ev["type"] == "message_delta" && at(ev, "delta", "stop_reason") != "tool_use" {
+			t.Error(ev)
+		}
+	}
+	if got := strings.Join(kinds, " "); got != "message_start content_block_start content_block_delta content_block_delta content_block_stop content_block_start content_block_delta content_block_stop message_delta message_stop" {
+		t.Error(got)
+	}
+	f.object(f.ask(h, "POST", pathMessages, head+`"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"c","content":"r","is_error":true}]}]}`), 200)
+	if a := f.started[2].Agent; a.Prompt != "" || len(a.Results) != 1 || a.Results[0].ID != "c" || a.Results[0].Text != "r" || !a.Results[0].Failed {
+		t.Errorf("%+v", a)
+	}
+	for part, param := range map[string]string{`"tool_choice":{"type":"any"},`: "tool_choice.type", `"tool_choice":{"type":"auto","disable_parallel_tool_use":true},`: "tool_choice.disable_parallel_tool_use", `"top_k":1,`: "top_k"} {
+		w := f.ask(h, "POST", pathMessages, head+part+`"messages":[{"role":"user","content":"a"}]}`)
+		if w.Code != 400 || !strings.Contains(w.Body.String(), param+": ") {
+			t.Errorf("%s: %d %s", part, w.Code, w.Body)
+		}
+	}
+	w := f.ask(h, "POST", pathMessages, strings.Replace(head, `"metadata":{"palyra_session":"`+session+`","palyra_staged":"true"},`, "", 1)+`"messages":[{"role":"user","content":"a"}]}`)
+	if w.Code != 400 || !strings.Contains(w.Body.String(), "tools: ") || len(f.started) != 3 {
+		t.Errorf("without a session: %d %s", w.Code, w.Body)
+	}
+}
+
 // FuzzRequest: whatever a request has, it's answered, and nothing that was refused began.
 func FuzzRequest(f *testing.F) {
 	f.Add(hello)
