@@ -557,6 +557,17 @@ type RunInput struct {
 	Said AgentWord `json:"said" in:"body"`
 }
 
+// RunMetadata is what the metadata of a run is to be.
+type RunMetadata struct {
+	Run      string   `json:"run" in:"path"`
+	Metadata Metadata `json:"metadata" in:"body"`
+}
+
+// Metadata are names and values of a caller's own; see NewRun.
+type Metadata struct {
+	Metadata map[string]string `json:"metadata"`
+}
+
 // AgentWord is something that an agent is told.
 type AgentWord struct {
 	Mode string `json:"mode,omitempty" enum:"steer interrupt follow_up"` // "": steer

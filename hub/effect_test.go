@@ -9,6 +9,8 @@ func TestEffects(t *testing.T) {
 		// Work.
 		CreateSession.Operation: Begins, StartRun.Operation: Begins, SendInput.Operation: Begins, Call.Operation: Begins, InspectServer.Operation: Begins, InspectInstructions.Operation: Begins,
 		ApplyLayer.Operation: Begins, UndoLayer.Operation: Begins, RecoverLayer.Operation: Begins,
+		// It writes as much as the beginning of its run did.
+		SetMetadata.Operation: Begins,
 		// Memory's and a vault's operations that make a call.
 		SearchMemory.Operation: Begins, ListMemory.Operation: Begins, AddMemory.Operation: Begins, ForgetMemory.Operation: Begins,
 		SetSecret.Operation: Begins, RollBackSecret.Operation: Begins, RevealSecret.Operation: Begins, ListSecrets.Operation: Begins, RemoveSecret.Operation: Begins,

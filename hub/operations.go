@@ -41,6 +41,9 @@ var (
 		"Say something to an agent at work", Operation{Doc: "For the principal whose run it is. It's on the tape when the answer comes; the started step that " +
 			"names it is the first that the model makes with it. queue_full: eight wait already. run_ended: nothing more " +
 			"is told in this run.", Effect: Begins})
+	// SetMetadata counts for runs that have ended, too.
+	SetMetadata = define[RunMetadata, None]("runs.setMetadata", "POST /runs/{run}/metadata", "session.write",
+		"Replace the metadata of a run", Operation{Doc: "For the principal whose run it is. The tape and the journal know nothing of it.", Status: 204, Effect: Begins})
 	// ReadTape gives the events that are there, then the others as they come.
 	ReadTape = define[TapeQuery, Tape]("runs.readTape", "GET /runs/{run}/tape", "session.read",
 		"Follow the events of a run", Operation{Doc: "The events that are there, then the others as they come, until the run has ended. " +
@@ -288,7 +291,7 @@ var (
 func Operations() []*Operation {
 	return append([]*Operation{
 		CreateSession.Operation, ListSessions.Operation, GetSession.Operation, EndSession.Operation,
-		StartRun.Operation, ListRuns.Operation, GetRun.Operation, CancelRun.Operation, SendInput.Operation, ReadTape.Operation, ReadOutput.Operation, GetArtifact.Operation, Call.Operation, ListTools.Operation, ListModels.Operation, GetUsage.Operation, FindFolders.Operation,
+		StartRun.Operation, ListRuns.Operation, GetRun.Operation, CancelRun.Operation, SendInput.Operation, SetMetadata.Operation, ReadTape.Operation, ReadOutput.Operation, GetArtifact.Operation, Call.Operation, ListTools.Operation, ListModels.Operation, GetUsage.Operation, FindFolders.Operation,
 		ListLayers.Operation, GetLayer.Operation, GetPatch.Operation, DiscardLayer.Operation, ApplyLayer.Operation, UndoLayer.Operation, RecoverLayer.Operation,
 		ListInstructions.Operation, InspectInstructions.Operation, AcceptInstructions.Operation, RevokeInstructions.Operation,
 		ListServers.Operation, AddServer.Operation, GetServer.Operation, InspectServer.Operation, AcceptServer.Operation, RemoveServer.Operation, ListServerTools.Operation,

@@ -119,6 +119,7 @@ func (h *Hub) runOperations() []hub.Entry {
 		hub.ListRuns.By(h.listRuns),
 		hub.CancelRun.By(h.cancelRun),
 		hub.SendInput.By(h.sendInput),
+		hub.SetMetadata.By(h.setMetadata),
 		hub.ReadTape.By(h.readTape),
 		hub.Call.By(h.call),
 		hub.ListApprovals.By(h.listApprovals),
@@ -390,6 +391,27 @@ func (h *Hub) cancelRun(ctx context.Context, c hub.Caller, id string) (hub.Run, 
 		return h.head(ctx, id)
 	}
 	return h.answer(ctx, c, id)
+}
+
+// setMetadata reads and writes all that a run was started with, which can be large.
+func (h *Hub) setMetadata(ctx context.Context, c hub.Caller, in hub.RunMetadata) (none hub.None, err error) {
+	principal, err := h.principalOf(ctx, c, in.Run)
+	if err != nil {
+		return none, err
+	}
+	if principal != c.User {
+		return none, fault.New(fault.Denied, "permission_denied", "set metadata", fmt.Errorf("it's %s's run", principal))
+	}
+	n, err := store.View(ctx, h.st, func(tx *store.Tx) (int64, error) { return tx.RunBytes(in.Run) })
+	if err != nil {
+		return none, err
+	}
+	ctx, release, err := h.reading(ctx, c, min(2*n+runBytes, mostRunBytes))
+	if err != nil {
+		return none, err
+	}
+	defer release()
+	return none, h.runs.SetMetadata(ctx, in.Run, in.Metadata.Metadata)
 }
 
 func (h *Hub) readTape(ctx context.Context, c hub.Caller, q hub.TapeQuery) (hub.Tape, error) {

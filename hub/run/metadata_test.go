@@ -3,6 +3,7 @@ package run
 import (
 	"fmt"
 	"maps"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -14,7 +15,7 @@ import (
 func TestMetadata(t *testing.T) {
 	h := open(t, nil)
 	note := map[string]string{"ticket": "<42> & more", "empty": ""}
-	q := Request{Steps: steps("echo {}"), Metadata: note, Key: "k"}
+	q := Request{Steps: steps(`echo {"a":"<&>"}`), Metadata: note, Key: "k"}
 	id := h.start(q)
 	if r := h.ended(id); !maps.Equal(r.Metadata, note) {
 		t.Errorf("%v, want %v", r.Metadata, note)
@@ -42,6 +43,23 @@ func TestMetadata(t *testing.T) {
 		}
 	}
 	delete(many, "0")
+	if err := h.SetMetadata(t.Context(), id, map[string]string{"": "a"}); fault.KindOf(err) != fault.Usage {
+		t.Errorf("no name: %v", err)
+	}
+	before := h.read(id)
+	if err := h.SetMetadata(t.Context(), id, many); err != nil {
+		t.Fatal(err)
+	}
+	after := h.ended(id)
+	if !maps.Equal(after.Metadata, many) {
+		t.Errorf("%v", after.Metadata)
+	}
+	if after.Metadata, before.Metadata = nil, nil; !reflect.DeepEqual(after, before) {
+		t.Errorf("%+v, and was %+v", after, before)
+	}
+	if err := h.SetMetadata(t.Context(), "run_"+strings.Repeat("0", 32), nil); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("of no run: %v", err)
+	}
 	if r := h.ended(h.start(Request{Steps: steps("echo {}"), Metadata: many})); !maps.Equal(r.Metadata, many) {
 		t.Errorf("%d of %d", len(r.Metadata), len(many))
 	}

@@ -101,7 +101,7 @@ func (q *Request) check() (*plan, error) {
 	case q.Budget.Calls < 0 || q.Budget.Wall < 0 || q.Budget.Bytes < 0:
 		return bad("invalid_input", "a bound is negative")
 	case !metadata(q.Metadata):
-		return bad("invalid_input", "metadata are at most %d texts in UTF-8 of %d bytes, with names of 1 to %d", hub.MaxMetadata, hub.MaxMetadataValue, hub.MaxMetadataName)
+		return bad("invalid_input", "%w", errMetadata)
 	}
 	p := &plan{Surface: q.Surface, Device: q.Device, Token: q.Token, Reserve: q.Reserve, KeepGoing: q.KeepGoing, Staged: q.Staged, Parallel: q.Parallel, Attended: q.Attended && q.Key == "", Ephemeral: q.Session == "", Agent: q.Agent, Metadata: q.Metadata}
 	var err error
@@ -125,6 +125,8 @@ func (q *Request) check() (*plan, error) {
 	return p, nil
 }
 
+var errMetadata = fmt.Errorf("metadata are at most %d texts in UTF-8 of %d bytes, with names of 1 to %d", hub.MaxMetadata, hub.MaxMetadataValue, hub.MaxMetadataName)
+
 // metadata reports whether a run can have these.
 func metadata(m map[string]string) bool {
 	for name, value := range m {
@@ -133,6 +135,29 @@ func metadata(m map[string]string) bool {
 		}
 	}
 	return len(m) <= hub.MaxMetadata
+}
+
+// SetMetadata replaces the metadata of a run, also of one that has ended. Who may is the caller's.
+func (e *Engine) SetMetadata(ctx context.Context, id string, m map[string]string) error {
+	if !metadata(m) {
+		return fault.New(fault.Usage, "invalid_input", "put metadata", errMetadata)
+	}
+	return e.store.Update(ctx, func(tx *store.Tx) error {
+		r, err := tx.Run(id)
+		if err != nil {
+			return err
+		}
+		p, err := planOf(r)
+		if err != nil {
+			return err
+		}
+		p.Metadata = m
+		text, err := p.encode()
+		if err != nil {
+			return fault.New(fault.Internal, "internal", "put metadata", err)
+		}
+		return tx.SetPlan(id, text)
+	})
 }
 
 // plain refuses a step that can't be one, and spells its input in one way.

@@ -159,6 +159,23 @@ func (tx *Tx) updateRun(r *Run) error {
 	return nil
 }
 
+func (tx *Tx) setPlan(run string, plan []byte) error {
+	const op = "set plan"
+	if err := checkJSON(op, plan); err != nil {
+		return err
+	}
+	n, err := tx.exec(op, `UPDATE runs SET plan = ? WHERE id = ?`, plan, run)
+	switch {
+	case err != nil:
+		return err
+	case n == 0:
+		return NoSuch("run", run)
+	}
+	who, err := tx.payer(run)
+	tx.spend(who, int64(len(plan)))
+	return err
+}
+
 const selectStep = `SELECT run, idx, tool, input, state, call, capsule, outcome, exit, reason, output, artifact, log_index, started, ended FROM steps`
 
 // selectStepOnly is selectStep without the input, of up to 1 MiB.

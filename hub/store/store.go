@@ -113,6 +113,9 @@ func (tx *Tx) Runs(f RunFilter, p Page) ([]Run, error) { return tx.runs(f, p) }
 // "locked"; a run that has ended stays so: fault.Usage "run_ended".
 func (tx *Tx) UpdateRun(r *Run) error { return tx.updateRun(r) }
 
+// SetPlan replaces the plan of a run in any state. Its version stays.
+func (tx *Tx) SetPlan(run string, plan []byte) error { return tx.setPlan(run, plan) }
+
 // CreateStep adds a step to a run; indexes go up from 0 without gaps.
 func (tx *Tx) CreateStep(s *Step) error { return tx.createStep(s) }
 

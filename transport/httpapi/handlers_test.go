@@ -37,6 +37,7 @@ func TestEveryOperation(t *testing.T) {
 	ask(200, get, "/api/v1/runs/"+run.ID+"/tape", "")
 	ask(200, post, "/api/v1/runs/"+r.run(apitest.ToolWait)+"/cancel", "")
 	ask(200, post, "/api/v1/runs/"+run.ID+"/input", `{"mode":"steer","text":"stop"}`)
+	ask(204, post, "/api/v1/runs/"+run.ID+"/metadata", `{"metadata":{"ticket":"42"}}`)
 	ask(200, get, "/api/v1/runs/"+run.ID+"/output?step=0&stdout=1&stderr=2&until=now", "")
 	ask(400, get, "/api/v1/runs/"+run.ID+"/output?until=then", "")
 	digest := r.hub.PutArtifact([]byte("0123456789"))

@@ -71,7 +71,7 @@ func NewHub() *Hub {
 		tokens:  map[string]*hub.Token{}, bodies: map[string][]byte{}, revoked: map[string]bool{}}
 	h.Table = hub.NewTable(
 		hub.CreateSession.By(h.createSession), hub.GetSession.By(h.getSession), hub.ListSessions.By(h.listSessions), hub.EndSession.By(h.endSession),
-		hub.StartRun.By(h.startRun), hub.GetRun.By(h.getRun), hub.ListRuns.By(h.listRuns), hub.CancelRun.By(h.cancelRun), hub.SendInput.By(h.sendInput),
+		hub.StartRun.By(h.startRun), hub.GetRun.By(h.getRun), hub.ListRuns.By(h.listRuns), hub.CancelRun.By(h.cancelRun), hub.SendInput.By(h.sendInput), hub.SetMetadata.By(h.setMetadata),
 		hub.ReadTape.By(h.readTape), hub.ReadOutput.By(h.readOutput), hub.Call.By(h.call),
 		hub.ListInstructions.By(h.listInstructions), hub.InspectInstructions.By(h.inspectInstructions), hub.AcceptInstructions.By(h.acceptInstructions),
 		hub.RevokeInstructions.By(h.revokeInstructions),
@@ -349,6 +349,17 @@ func (h *Hub) sendInput(_ context.Context, _ hub.Caller, in hub.RunInput) (hub.R
 	}
 	h.calls++
 	return hub.RunInputTaken{Seq: 1}, nil
+}
+
+func (h *Hub) setMetadata(_ context.Context, _ hub.Caller, in hub.RunMetadata) (hub.None, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.runs[in.Run] == nil {
+		return hub.None{}, fault.New(fault.NotFound, "not_found", "set metadata", nil)
+	}
+	h.calls++
+	h.runs[in.Run].Metadata = in.Metadata.Metadata
+	return hub.None{}, nil
 }
 
 func (h *Hub) call(ctx context.Context, c hub.Caller, n hub.NewCall) (hub.Run, error) {
