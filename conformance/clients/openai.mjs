@@ -99,6 +99,9 @@ const parts = {
     const items = [];
     for await (const i of client.responses.inputItems.list(next.id, { limit: 2 })) items.push([i.role, i.content[0].text]);
     assert.deepEqual(items, [["user", "more"], ["assistant", "You said hello."], ["user", "hello"]]);
+    await client.responses.delete(id);
+    for (const gone of [() => client.responses.retrieve(id), () => client.responses.delete(id)]) await assert.rejects(gone(), (e) => e instanceof OpenAI.NotFoundError && e.code === "response_not_found");
+    assert.equal((await client.responses.create({ model: "real", previous_response_id: next.id, input: "still" })).output_text, "You said still.");
   },
 
   // A client goes from a stream in the background and comes back for the rest.

@@ -33,6 +33,7 @@ func foreign() (all []route) {
 	add("openaiChat", "POST /v1/chat/completions", "run.start", "Ask a model, or the agent, as Chat Completions", body)
 	add("openaiRespond", "POST /v1/responses", "run.start", "Ask a model, or the agent, as Responses", body)
 	add("openaiResponse", "GET /v1/responses/{response}", "session.read", "Get a response", foreignEvents{})
+	add("openaiDelete", "DELETE /v1/responses/{response}", "session.write", "Give a response up", nil)
 	add("openaiInput", "GET /v1/responses/{response}/input_items", "session.read", "List what a response was asked", foreignPage{})
 	add("openaiCancel", "POST /v1/responses/{response}/cancel", "run.cancel", "Cancel a response", nil)
 	add("openaiEmbeddings", "POST /v1/embeddings", "run.start", "Ask a model for the vectors of texts", body)

@@ -56,7 +56,7 @@ func newFake(t *testing.T, steps ...step) *fake {
 		hub.ListSessions.By(func(context.Context, hub.Caller, hub.SessionQuery) (hub.Page[hub.Session], error) {
 			return hub.Page[hub.Session]{}, nil
 		}),
-		hub.StartRun.By(f.startRun), hub.GetRun.By(f.getRun), hub.CancelRun.By(f.cancelRun),
+		hub.StartRun.By(f.startRun), hub.GetRun.By(f.getRun), hub.CancelRun.By(f.cancelRun), hub.SetMetadata.By(f.setMetadata),
 		hub.ReadTape.By(f.readTape), hub.ReadOutput.By(f.readOutput),
 		hub.ListApprovals.By(func(context.Context, hub.Caller, hub.ApprovalQuery) (hub.Page[hub.Approval], error) {
 			return hub.Page[hub.Approval]{}, nil
@@ -164,6 +164,13 @@ func (f *fake) cancelRun(_ context.Context, _ hub.Caller, id string) (hub.Run, e
 	f.cancelled = append(f.cancelled, id)
 	f.end.State = hub.RunCancelled
 	return *f.runs[id], nil
+}
+
+func (f *fake) setMetadata(_ context.Context, _ hub.Caller, in hub.RunMetadata) (none hub.None, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.runs[in.Run].Metadata = in.Metadata.Metadata
+	return none, nil
 }
 
 // events is a tape, or output.

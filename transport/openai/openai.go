@@ -115,6 +115,8 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, v *behind.Visito
 		return x.cancelResponse(id)
 	case part == "input_items":
 		return x.inputItems(id)
+	case r.Method == http.MethodDelete:
+		return x.deleteResponse(id)
 	}
 	return x.getResponse(id)
 }

@@ -159,7 +159,6 @@ func (x *exchange) previous(q *responseRequest, id string, resume bool) error {
 	case q.meta.session != "":
 		return bad("metadata."+labelSession, "unsupported_value", "it goes on in the session of previous_response_id")
 	}
-	ended := slices.Contains([]string{hub.RunDone, hub.RunFailed, hub.RunCancelled}, run.State)
 	q.previous, q.session = run.ID, run.Session
 	switch {
 	case q.model.agent != (run.Agent != nil):
@@ -168,7 +167,7 @@ func (x *exchange) previous(q *responseRequest, id string, resume bool) error {
 		q.resume = true
 		q.echo, err = echoOf(run)
 		return err
-	case !ended:
+	case !over(run):
 		return bad("previous_response_id", "invalid_value", "the response isn't over: resume it without input, or cancel it")
 	case q.model.agent:
 		q.agent.After = run.ID

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,6 +23,7 @@ const (
 	keptPrevious     = "palyra_previous"     // id of the response that it goes on with
 	keptSafety       = "palyra_safety_identifier"
 	keptBackground   = "palyra_background" // "true"
+	keptDeleted      = "palyra_deleted"    // "true": the response was given up
 )
 
 // repeated is what a response repeats of its request. Of agent and asked one is nil.
@@ -99,7 +101,7 @@ func (x *exchange) response(ctx context.Context, id, param string) (*hub.Run, er
 	}
 	r, err := hub.GetRun.Do(ctx, x.v.Hub, hub.Caller{}, run)
 	switch {
-	case fault.KindOf(err) == fault.NotFound, err == nil && (r.Principal != x.v.Caller.User || r.Agent == nil && (len(r.Steps) == 0 || r.Steps[0].Tool != turn.Tool || len(r.Steps) > 1)):
+	case fault.KindOf(err) == fault.NotFound, r.Metadata[keptDeleted] != "", err == nil && (r.Principal != x.v.Caller.User || r.Agent == nil && (len(r.Steps) == 0 || r.Steps[0].Tool != turn.Tool || len(r.Steps) > 1)):
 		return nil, no
 	case err != nil:
 		return nil, err
@@ -181,6 +183,28 @@ func (x *exchange) cancelResponse(id string) error {
 		return err
 	}
 	return x.getResponse(id)
+}
+
+// deleteResponse answers DELETE /v1/responses/{id}. The run ends, if it hasn't, and stays as one of
+// which nothing was stored.
+func (x *exchange) deleteResponse(id string) error {
+	ctx := x.r.Context()
+	run, err := x.response(ctx, id, "")
+	if err == nil && !over(run) {
+		_, err = hub.CancelRun.Do(ctx, x.v.Hub, hub.Caller{}, run.ID)
+	}
+	if err == nil {
+		_, err = hub.SetMetadata.Do(ctx, x.v.Hub, hub.Caller{}, hub.RunMetadata{Run: run.ID, Metadata: hub.Metadata{Metadata: map[string]string{keptDeleted: "true"}}})
+	}
+	if err != nil {
+		return err
+	}
+	return answer(x.w, http.StatusOK, object{"id": id, "object": "response", "deleted": true})
+}
+
+// over reports whether a run has ended.
+func over(run *hub.Run) bool {
+	return slices.Contains([]string{hub.RunDone, hub.RunFailed, hub.RunCancelled}, run.State)
 }
 
 // replyOf is the response of a run, without what came of it.

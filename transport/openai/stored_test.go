@@ -215,3 +215,32 @@ func TestBackgroundStream(t *testing.T) {
 		t.Errorf("%q, cancelled %v", ds, f.cancelled)
 	}
 }
+
+// TestDeleted: a response that was given up can't be fetched, gone on with or given up again, and its
+// run has ended. What follows it stays.
+func TestDeleted(t *testing.T) {
+	f, h := newFake(t, says("yes")), NewHandler()
+	first := f.object(f.ask(h, "POST", pathResponses, `{"model":"main","input":"a","metadata":{"a":"b"}}`), 200)["id"].(string)
+	second := f.object(f.ask(h, "POST", pathResponses, `{"model":"main","previous_response_id":"`+first+`","input":"b"}`), 200)["id"].(string)
+	if o := f.object(f.ask(h, "DELETE", pathResponses+"/"+first, ""), 200); o["id"] != first || o["object"] != "response" || o["deleted"] != true || len(f.cancelled) > 0 {
+		t.Errorf("%v, cancelled %v", o, f.cancelled)
+	}
+	for _, a := range [][2]string{{"GET", ""}, {"GET", "?stream=true"}, {"GET", "/input_items"}, {"POST", "/cancel"}, {"DELETE", ""}} {
+		if o := f.object(f.ask(h, a[0], pathResponses+"/"+first+a[1], ""), 404); at(o, "error", "code") != "response_not_found" {
+			t.Errorf("%s: %v", a, o)
+		}
+	}
+	if o := f.object(f.ask(h, "POST", pathResponses, `{"model":"main","previous_response_id":"`+first+`","input":"c"}`), 400); at(o, "error", "param") != "previous_response_id" {
+		t.Error(o)
+	}
+	if o := f.object(f.ask(h, "GET", pathResponses+"/"+second, ""), 200); at(o, "previous_response_id") != first {
+		t.Error(o)
+	}
+	f.runs[runOf("resp_", second)].Principal = "bob"
+	f.object(f.ask(h, "DELETE", pathResponses+"/"+second, ""), 404)
+	f.hang = true
+	id := f.object(f.ask(h, "POST", pathResponses, `{"model":"agent","background":true,"input":"a"}`), 200)["id"].(string)
+	if f.object(f.ask(h, "DELETE", pathResponses+"/"+id, ""), 200); len(f.cancelled) != 1 || f.cancelled[0] != runOf("resp_", id) {
+		t.Errorf("cancelled %v", f.cancelled)
+	}
+}
