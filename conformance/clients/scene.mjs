@@ -22,6 +22,7 @@ async function person(r, path) {
   assert.equal(last.status, "incomplete");
   assert.match(calls(r).at(-1).arguments, new RegExp(path));
   assert.equal(last.text, undefined); // the token may not read policy, which the text has
+  assert.deepEqual((await client.responses.retrieve(r.id)).output, r.output);
   say({ ask: last.approval, capsule: last.capsule, path });
   assert.equal((await lines.next()).value, "answered");
 }
@@ -61,6 +62,7 @@ const parts = {
     assert.deepEqual(calls(r).map((c) => c.outcome), ["executed", "not_approved", "executed"]);
     assert.deepEqual(requests(r).map((a) => [a.state, a.status]), [["denied", "completed"], ["approved", "completed"]]);
     assert.equal(r.output.at(-1).content[0].text, scene.Answered);
+    assert.deepEqual((await client.responses.retrieve(id)).output, r.output);
     return [r];
   },
 

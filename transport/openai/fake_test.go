@@ -144,6 +144,7 @@ func (f *fake) getRun(_ context.Context, _ hub.Caller, id string) (hub.Run, erro
 		}
 		out.Steps = append(out.Steps, s)
 	}
+	out.LastSeq = uint64(len(f.tape(id)))
 	return out, nil
 }
 
@@ -194,13 +195,16 @@ func (e *events[T]) Next(ctx context.Context) (v T, err error) {
 func (e *events[T]) Close() error { return nil }
 
 func (f *fake) readTape(_ context.Context, _ hub.Caller, q hub.TapeQuery) (hub.Tape, error) {
-	t := &events[hub.Event]{hang: f.hang}
+	return &events[hub.Event]{all: f.tape(q.Run), hang: f.hang}, nil
+}
+
+func (f *fake) tape(run string) (all []hub.Event) {
 	add := func(kind string, data any) {
 		b, err := json.Marshal(data)
 		if err != nil {
 			f.t.Error(err)
 		}
-		t.all = append(t.all, hub.Event{Run: q.Run, Kind: kind, Data: b})
+		all = append(all, hub.Event{Run: run, Seq: uint64(len(all) + 1), Kind: kind, Data: b})
 	}
 	add(hub.EventRunInProgress, hub.RunChange{})
 	for i, s := range f.steps {
@@ -208,16 +212,16 @@ func (f *fake) readTape(_ context.Context, _ hub.Caller, q hub.TapeQuery) (hub.T
 		if s.asked != nil {
 			add(hub.EventApprovalRequested, s.asked)
 			if f.hang {
-				return t, nil
+				return all
 			}
 			add(hub.EventApprovalResolved, hub.ApprovalResolved{Step: i, Approval: s.asked.ID, State: hub.ApprovalApproved})
 		}
 		if f.hang && i == len(f.steps)-1 {
-			return t, nil
+			return all
 		}
 		add(hub.EventStepEnded, f.result(i))
 	}
-	return t, nil
+	return all
 }
 
 func (f *fake) readOutput(_ context.Context, _ hub.Caller, q hub.OutputQuery) (hub.Outputs, error) {

@@ -2,6 +2,7 @@ package openai
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"palyra/agentloop/turn"
 	"palyra/hub"
 	"palyra/internal/canon"
+	"palyra/internal/fault"
 )
 
 // lookEvery is how often a caller is looked at who follows a run: one whose token has ended is told
@@ -32,6 +34,11 @@ type item struct {
 // on returns an error.
 // All that a turn said comes before its end.
 func (x *exchange) follow(run string, on func(*item) error) error {
+	return x.followTo(run, 0, on)
+}
+
+// followTo is follow up to an event of the run's tape. 0: up to its end.
+func (x *exchange) followTo(run string, last uint64, on func(*item) error) error {
 	ctx, h := x.r.Context(), x.v.Hub
 	tape, err := hub.ReadTape.Do(ctx, h, hub.Caller{}, hub.TapeQuery{Run: run})
 	if err != nil {
@@ -42,7 +49,7 @@ func (x *exchange) follow(run string, on func(*item) error) error {
 	var work sync.WaitGroup
 	defer work.Wait()
 	defer stop()
-	f := &follower{ctx: ctx, hub: h, run: run, tape: tape, items: make(chan *item), over: make(chan error, 1)}
+	f := &follower{ctx: ctx, hub: h, run: run, last: last, tape: tape, items: make(chan *item), over: make(chan error, 1)}
 	work.Go(func() { f.over <- f.read(&work) })
 	t, look := time.NewTimer(x.h.beat), time.NewTicker(lookEvery)
 	defer t.Stop()
@@ -75,6 +82,7 @@ type follower struct {
 	ctx   context.Context
 	hub   hub.Hub
 	run   string
+	last  uint64 // the event to stop behind, 0: none
 	tape  hub.Tape
 	items chan *item // what is read; never closed
 	over  chan error // of read
@@ -89,7 +97,7 @@ func (f *follower) give(it *item) error {
 	}
 }
 
-// read gives what the tape has. It returns nil behind the run's end.
+// read gives what the tape has. It returns nil behind the last event, or the run's end.
 func (f *follower) read(work *sync.WaitGroup) error {
 	tools := make(map[int]string)
 	var said *saying
@@ -135,13 +143,18 @@ func (f *follower) read(work *sync.WaitGroup) error {
 				return err
 			}
 		default:
-			continue
+			it = nil
 		}
-		if err := f.give(it); err != nil {
-			return err
+		if it != nil {
+			if err := f.give(it); err != nil {
+				return err
+			}
+			if it.began != nil && it.began.Tool == turn.Tool {
+				said = f.listen(work, it.began.Step)
+			}
 		}
-		if it.began != nil && it.began.Tool == turn.Tool {
-			said = f.listen(work, it.began.Step)
+		if f.last > 0 && e.Seq >= f.last {
+			return nil
 		}
 	}
 }
@@ -159,10 +172,14 @@ type saying struct {
 	line []byte        // that isn't whole; owned by the reader, then by finish
 }
 
-// listen begins to give what a turn says.
+// listen begins to give what a turn says. Of one whose end is on record it's read there.
 func (f *follower) listen(work *sync.WaitGroup, step int) *saying {
 	ctx, end := context.WithCancel(f.ctx)
 	s := &saying{f: f, step: step, end: end, done: make(chan struct{}), more: make(chan struct{})}
+	if f.last > 0 {
+		close(s.done)
+		return s
+	}
 	work.Go(func() {
 		defer close(s.done)
 		_ = s.read(ctx, "") // finish reads what it missed
@@ -244,10 +261,13 @@ func (s *saying) finish(st *hub.StepResult) error {
 			return s.take([]byte(st.Stdout.Text))
 		}
 		err := s.read(s.f.ctx, hub.UntilNow)
-		if errors.Is(err, io.EOF) {
-			err = nil
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
 		}
-		return err
+		if s.bytes() == 0 {
+			return fault.New(fault.NotFound, "not_found", "read response", errors.New(cmp.Or(st.Stdout.LostWhy, "its text isn't kept any more")))
+		}
+		return nil
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"net/http/httptest"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -262,12 +263,21 @@ func TestWaits(t *testing.T) {
 	if at(o, "status") != "incomplete" || at(o, "incomplete_details", "reason") != waitsForApproval || at(o, "output", 1, "type") != itemCall || at(o, "output", 2, "type") != itemApproval || len(f.cancelled) > 0 {
 		t.Fatalf("%v, cancelled %v", o, f.cancelled)
 	}
+	same := func(made object) {
+		t.Helper()
+		if got := f.object(f.ask(h, "GET", pathResponses+"/"+made["id"].(string), ""), 200); !reflect.DeepEqual(got, made) {
+			t.Errorf("made\n%v, got\n%v", made, got)
+		}
+	}
+	f.runs[runOf("resp_", o["id"].(string))].State = hub.RunWaitingApproval
+	same(o)
 	f.hang, asks.asked.Created = false, time.Now().Add(-time.Hour)
 	f.end.Answer = &hub.AgentEnded{Text: "done"}
 	o2 := f.object(f.ask(h, "POST", pathResponses, `{"model":"agent","previous_response_id":"`+o["id"].(string)+`"}`), 200)
 	if o2["id"] != o["id"] || at(o2, "status") != "completed" || at(o2, "output", 2, "state") != hub.ApprovalApproved || len(f.started) != 1 {
 		t.Error(o2)
 	}
+	same(o2)
 }
 
 // TestGone: a client that goes cancels its run; a run in the background goes on.

@@ -239,20 +239,9 @@ func (x *exchange) recorded(id string) (*reply, error) {
 	if err != nil {
 		return nil, err
 	}
-	for i := range run.Steps {
-		st := &run.Steps[i]
-		if err := b.take(&item{began: &hub.StepStarted{Step: st.Index, Tool: st.Tool}}); err != nil {
+	if run.LastSeq > 0 {
+		if err := x.followTo(run.ID, run.LastSeq, b.take); err != nil {
 			return nil, err
-		}
-		if st.Tool == turn.Tool && st.Outcome == "executed" {
-			if err := x.repeat(ctx, run, st, b); err != nil {
-				return nil, err
-			}
-		}
-		if st.State == hub.StepDone || st.State == hub.StepFailed {
-			if err := b.take(&item{ended: st}); err != nil {
-				return nil, err
-			}
 		}
 	}
 	switch run.State {
@@ -261,35 +250,11 @@ func (x *exchange) recorded(id string) (*reply, error) {
 	case hub.RunInProgress:
 		b.status = "in_progress"
 	case hub.RunWaitingApproval:
-		p, err := hub.ListApprovals.Do(ctx, x.v.Hub, hub.Caller{}, hub.ApprovalQuery{Run: run.ID, State: hub.ApprovalPending})
-		if err != nil && fault.KindOf(err) != fault.Denied { // a token that may not read approvals
-			return nil, err
-		}
-		for i := range p.Items {
-			if err := b.ask(&p.Items[i]); err != nil {
-				return nil, err
-			}
-		}
 		b.wait()
 	default:
 		return b, b.settle()
 	}
 	return b, nil
-}
-
-// repeat gives a reply the events of a turn that is on record.
-func (x *exchange) repeat(ctx context.Context, run *hub.Run, st *hub.StepResult, b *reply) error {
-	a, err := x.answerOf(ctx, run, st)
-	if err != nil {
-		return err
-	}
-	for i := range a.Message.Parts {
-		p := &a.Message.Parts[i]
-		if err := b.take(&item{said: &turn.Event{Text: p.Text, Call: p.Call, Opaque: p.Opaque}}); err != nil {
-			return err
-		}
-	}
-	return b.take(&item{said: &turn.Event{End: a.End, Error: a.Error, Usage: &a.Usage}})
 }
 
 // answerOf reads a model's answer from its step.
