@@ -57,12 +57,15 @@ const parts = {
     assert.equal(first.content[0].text, "I ask you.");
     const call = first.content.at(-1);
     assert.deepEqual([call.type, call.name, call.input], ["tool_use", "get_weather", { city: "Oslo" }]);
-    const second = client.messages.stream({
-      ...q, metadata: { palyra_session: first.palyra.session },
-      messages: [user([{ type: "tool_result", tool_use_id: call.id, content: "rain" }])],
-    });
+    const result = user([{ type: "tool_result", tool_use_id: call.id, content: "rain" }]);
+    const second = client.messages.stream({ ...q, metadata: { palyra_session: first.palyra.session }, messages: [result] });
     const m = await second.finalMessage();
     assert.deepEqual([m.stop_reason, m.content.map((b) => b.text)], ["end_turn", ["It rains."]]);
+    // Or the conversation whole, as clients send it that know of no sessions.
+    const again = await client.messages.create({ ...q, metadata: { palyra_session: "new" }, messages: [user("weather?")] });
+    const whole = [user("weather?"), { role: "assistant", content: again.content }, user([{ ...result.content[0], tool_use_id: again.content.at(-1).id }])];
+    const last = await client.messages.create({ ...q, metadata: { palyra_session: again.palyra.session }, messages: whole });
+    assert.equal(last.content[0].text, "It rains.");
     await assert.rejects(client.messages.create({ ...q, messages: [user("weather?")] }), (e) => e instanceof Anthropic.BadRequestError && /tools/.test(e.message));
   },
 };

@@ -142,6 +142,19 @@ const parts = {
     await assert.rejects(client.chat.completions.create({ model: "agent", messages: user("x"), tools: [{ type: "function", function: { name: "f" } }] }), (e) => e.param === "tools");
   },
 
+  // The client's own loop, which sends the conversation whole each time.
+  async functions() {
+    const headers = { authorization: `Bearer ${apiKey}`, "content-type": "application/json", "idempotency-key": "functions" };
+    const { id } = await (await fetch(new URL("../api/v1/sessions", baseURL), { method: "POST", headers, body: "{}" })).json();
+    let asked;
+    const runner = client.chat.completions.runTools({
+      model: "agent/calls", messages: user("weather?"), metadata: { palyra_session: id },
+      tools: [{ type: "function", function: { name: "get_weather", parameters, parse: JSON.parse, function: (a) => { asked = a.city; return "rain"; } } }],
+    });
+    assert.equal(await runner.finalContent(), "It rains.");
+    assert.equal(asked, "Oslo");
+  },
+
   async cancel() {
     const stream = await client.chat.completions.create({ model: "agent/touches", stream: true, messages: user("make it") });
     for await (const c of stream) if (c.choices[0]?.delta.content) break; // which ends the request

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -288,6 +289,54 @@ func (q *question) add(role string, parts ...turn.Part) {
 		return
 	}
 	q.request.Messages = append(q.request.Messages, turn.Message{Role: role, Parts: parts})
+}
+
+// goesOn reports whether the client names a session that has something already.
+func (q *question) goesOn() bool { return q.meta.session != "" && q.meta.session != newSession }
+
+// fresh leaves of a conversation what an agent's session doesn't have, as clients send it that know
+// of no sessions: what stands behind the assistant's last message, if the session's last run ended
+// with that, and instructions, which are each request's own. Else it leaves all.
+func (x *exchange) fresh(q *question, all []said) ([]said, error) {
+	k := len(all) - 1
+	for k >= 0 && all[k].role != turn.Assistant {
+		k--
+	}
+	if k < 0 || !q.goesOn() {
+		return all, nil
+	}
+	ctx := x.r.Context()
+	session, err := x.named(ctx, q.meta.session)
+	if err != nil {
+		return nil, err
+	}
+	p, err := hub.ListRuns.Do(ctx, x.v.Hub, hub.Caller{}, hub.RunQuery{Session: session, PageQuery: hub.PageQuery{Limit: 1}})
+	if err != nil || len(p.Items) == 0 {
+		return all, err
+	}
+	run, err := hub.GetRun.Do(ctx, x.v.Hub, hub.Caller{}, p.Items[0].ID)
+	if err != nil || run.Answer == nil || !all[k].is(run.Answer) {
+		return all, err
+	}
+	q.agent.After = run.ID
+	left := slices.DeleteFunc(slices.Clone(all[:k]), func(m said) bool { return m.role != roleSystem && m.role != roleDeveloper })
+	return append(left, all[k+1:]...), nil
+}
+
+// is reports whether a message is what an agent's run ended with: its calls, or its text behind
+// that of earlier turns.
+func (m *said) is(a *hub.AgentEnded) bool {
+	var ids, calls []string
+	text := strings.Join(m.texts, "")
+	for _, p := range m.parts {
+		if text += p.Text; p.Call != nil {
+			ids = append(ids, p.Call.ID)
+		}
+	}
+	for _, c := range a.Calls {
+		calls = append(calls, c.ID)
+	}
+	return slices.Equal(ids, calls) && (len(calls) > 0 || a.Text != "" && strings.HasSuffix(text, a.Text))
 }
 
 // tell makes the messages what an agent is to do. A single one of a user's is the prompt; several

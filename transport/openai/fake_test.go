@@ -56,7 +56,7 @@ func newFake(t *testing.T, steps ...step) *fake {
 		hub.ListSessions.By(func(context.Context, hub.Caller, hub.SessionQuery) (hub.Page[hub.Session], error) {
 			return hub.Page[hub.Session]{}, nil
 		}),
-		hub.StartRun.By(f.startRun), hub.GetRun.By(f.getRun), hub.CancelRun.By(f.cancelRun), hub.SetMetadata.By(f.setMetadata),
+		hub.ListRuns.By(f.listRuns), hub.StartRun.By(f.startRun), hub.GetRun.By(f.getRun), hub.CancelRun.By(f.cancelRun), hub.SetMetadata.By(f.setMetadata),
 		hub.ReadTape.By(f.readTape), hub.ReadOutput.By(f.readOutput),
 		hub.ListApprovals.By(func(context.Context, hub.Caller, hub.ApprovalQuery) (hub.Page[hub.Approval], error) {
 			return hub.Page[hub.Approval]{}, nil
@@ -146,6 +146,22 @@ func (f *fake) getRun(_ context.Context, _ hub.Caller, id string) (hub.Run, erro
 	}
 	out.LastSeq = uint64(len(f.tape(id)))
 	return out, nil
+}
+
+// listRuns has the newest of a session.
+func (f *fake) listRuns(_ context.Context, _ hub.Caller, q hub.RunQuery) (p hub.Page[hub.Run], err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var last *hub.Run
+	for _, r := range f.runs {
+		if r.Session == q.Session && (last == nil || r.Created.After(last.Created)) {
+			last = r
+		}
+	}
+	if last != nil {
+		p.Items = []hub.Run{*last}
+	}
+	return p, nil
 }
 
 func (f *fake) result(i int) hub.StepResult {

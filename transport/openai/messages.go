@@ -70,7 +70,10 @@ func (x *exchange) readMessages() (*messagesRequest, error) {
 	}
 	where := " in the agent's lane"
 	if q.model.agent {
-		q.tell(f, "messages", all, q.meta.session != "" && q.meta.session != newSession)
+		if all, err = x.fresh(&q.question, all); err != nil {
+			return nil, err
+		}
+		q.tell(f, "messages", all, q.goesOn())
 		if q.meta.session != "" { // else there is no session in which their results could come
 			q.equip(f, messagesTools(f))
 			messagesChoice(f, new(turn.Request), "auto")

@@ -381,6 +381,50 @@ func TestMessagesFunctions(t *testing.T) {
 	}
 }
 
+// TestWhole: a client that sends its conversation whole goes on with an agent's session all the same,
+// if its assistant's last message is what the session's last run ended with.
+func TestWhole(t *testing.T) {
+	f, h := newFake(t, says("I ask.")), NewHandler()
+	session := ident.New(ident.Session)
+	f.sessions[session] = hub.SessionOpen
+	ask := func(path, messages string, status int) (n hub.NewRun) {
+		t.Helper()
+		before := len(f.started)
+		head := `{"model":"agent","max_tokens":9,"metadata":{"palyra_session":"` + session + `"},"messages":[`
+		f.object(f.ask(h, "POST", path, head+messages+`]}`), status)
+		if status == 200 && len(f.started) > before {
+			return f.started[before]
+		}
+		return n
+	}
+	f.end.Answer = &hub.AgentEnded{Calls: []hub.AgentCall{{ID: "c", Name: "f", Arguments: "{}"}}}
+	ask(pathChat, `{"role":"user","content":"a"}`, 200)
+	var after string
+	for id := range f.runs {
+		after = id
+	}
+	const asked = `{"role":"system","content":"s"},{"role":"user","content":"a"},`
+	n := ask(pathChat, asked+`{"role":"assistant","content":"I ask.","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]},{"role":"tool","tool_call_id":"c","content":"r"}`, 200)
+	if a := n.Agent; a == nil || a.Prompt != "" || a.Instructions != "s" || len(a.Results) != 1 || a.Results[0].Text != "r" || a.After != after {
+		t.Errorf("%+v", a)
+	}
+	n = ask(pathMessages, `{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"text","text":"I ask."},{"type":"tool_use","id":"c","name":"f","input":{}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"c","content":"r"},{"type":"text","text":"b"}]}`, 200)
+	if a := n.Agent; a == nil || a.Prompt != "b" || len(a.Results) != 1 || a.After == "" {
+		t.Errorf("%+v", a)
+	}
+	for _, other := range []string{`"content":"I ask."`, `"content":null,"tool_calls":[{"id":"d","type":"function","function":{"name":"f"}}]`} {
+		ask(pathChat, asked+`{"role":"assistant",`+other+`},{"role":"user","content":"b"}`, 400)
+	}
+	f.end.Answer = &hub.AgentEnded{Text: "done."}
+	if a := ask(pathChat, asked+`{"role":"assistant","content":"I look.\n\ndone."},{"role":"user","content":"b"}`, 200).Agent; a == nil || a.Prompt != "b" || a.Instructions != "s" {
+		t.Errorf("%+v", a)
+	}
+	ask(pathChat, asked+`{"role":"assistant","content":"I did nothing"},{"role":"user","content":"b"}`, 400)
+	ask(pathChat, asked+`{"role":"assistant","content":"done."}`, 400)
+	f.sessions[session] = hub.SessionEnded
+	ask(pathChat, asked+`{"role":"assistant","content":"done."},{"role":"user","content":"b"}`, 404)
+}
+
 // FuzzRequest: whatever a request has, it's answered, and nothing that was refused began.
 func FuzzRequest(f *testing.F) {
 	f.Add(hello)

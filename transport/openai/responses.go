@@ -128,7 +128,7 @@ func (x *exchange) readResponse() (*responseRequest, error) {
 		if instructions != "" {
 			all = slices.Insert(all, 0, said{role: roleDeveloper, texts: []string{instructions}})
 		}
-		q.tell(f, "input", all, q.session != "" || q.meta.session != "" && q.meta.session != newSession)
+		q.tell(f, "input", all, q.session != "" || q.goesOn())
 		q.equip(f, responseTools(f))
 		freely(f)
 		q.agent.MaxTokens = f.count("max_output_tokens")
