@@ -52,6 +52,9 @@ func TestMain(m *testing.M) {
 	if spec := os.Getenv(asApplier); spec != "" {
 		os.Exit(beApplier(spec))
 	}
+	if spec := os.Getenv(asRememberer); spec != "" {
+		os.Exit(beRememberer(spec))
+	}
 	code := m.Run()
 	if dir, err := binaries(); err == nil && os.Getenv("PALYRA_TEST_BIN") == "" {
 		os.RemoveAll(dir)

@@ -69,14 +69,14 @@ func (h *memoryHouse) remembers(c *Config, k *kernel.Config) {
 		first.Close()
 	}
 	var err error
-	if c.Store, err = store.Open(filepath.Join(h.base, "store"), store.Options{}); err != nil {
+	if c.Store, err = store.Open(filepath.Join(h.base, "store"), store.Options{TestOnlyStep: c.TestOnlyStep}); err != nil {
 		h.t.Fatal(err)
 	}
 	c.Memory = h.most
 	m := memory.New(memory.Config{Store: c.Store, Bounds: h.most,
-		Record: func(ctx context.Context, a kernel.Act) (uint64, error) { return h.k.Record(ctx, a) },
+		Record: func(ctx context.Context, a kernel.Act) (uint64, error) { return c.Kernel.Record(ctx, a) }, // open makes it before the hub
 		Key: func(ctx context.Context, create bool) (*seal.Key, error) {
-			v, err := vault.Open(ctx, dir, h.k.VaultLedger(), h.id)
+			v, err := vault.Open(ctx, dir, c.Kernel.VaultLedger(), h.id)
 			if err != nil {
 				return nil, err
 			}
