@@ -30,7 +30,7 @@ var binaries = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return dir, built.Into(dir, "palyrad", "palyra", "palyra-cell", "palyra-tool", "palyra-ctl")
+	return dir, built.Into(dir, "palyrad", "palyra", "palyra-cell", "palyra-tool", "palyra-fetch", "palyra-ctl", "palyra-admin")
 })
 
 func TestMain(m *testing.M) {
