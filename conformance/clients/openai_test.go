@@ -168,10 +168,6 @@ func goErrors(t *testing.T, ctx context.Context, h *house, c openai.Client) {
 	if e, _ := errors.AsType[*openai.Error](s.Err()); e == nil || e.StatusCode != 429 {
 		t.Errorf("%v", s.Err())
 	}
-	e := new(openai.Error)
-	if _, err := c.Embeddings.New(ctx, openai.EmbeddingNewParams{Model: "real", Input: openai.EmbeddingNewParamsInputUnion{OfString: openai.String("a")}}); !errors.As(err, &e) || e.StatusCode != 501 {
-		t.Errorf("%v", err)
-	}
 }
 
 func goResponses(t *testing.T, ctx context.Context, h *house, c openai.Client) {
