@@ -32,6 +32,10 @@ func (d *daemon) openHub(ctx context.Context, cfg *config.Config, c *core, table
 	if err != nil {
 		return nil, err
 	}
+	embeds := cfg.Memory.Embeddings
+	if !remembers {
+		embeds = "" // there is nothing to compare
+	}
 	return local.Open(ctx, local.Config{
 		Kernel: c.kernel, Store: c.store, Hold: d.safe, Log: d.log, TestOnlyStep: d.testOnlyStep,
 		Tools: func() []hub.Tool { return tools(table, remembers) }, Workspaces: paths(cfg), Gateway: servers, Models: models, Scan: agent.Scan{Plain: !cfg.Agent.Redact}, Instructions: cfg.Agent.Instructions,
@@ -43,7 +47,7 @@ func (d *daemon) openHub(ctx context.Context, cfg *config.Config, c *core, table
 		Background: run.Background{Places: run.NewBackground(int(cfg.Limits.Background), int(cfg.Limits.BackgroundEach)),
 			Session: int(cfg.Limits.BackgroundSession), Wall: cfg.Budget.Background.Std()},
 		Processes: c.processes,
-		Memory:    store.MemoryBounds{Items: cfg.Memory.ItemsEach, Bytes: int64(cfg.Memory.BytesEach)},
+		Memory:    store.MemoryBounds{Items: cfg.Memory.ItemsEach, Bytes: int64(cfg.Memory.BytesEach)}, Embeddings: embeds,
 		Readers:   max(1, int(cfg.Limits.SSEReaders)),
 		Sessions:  int(cfg.Limits.SessionsEach),
 		Layers:    local.Layers{Each: int(cfg.Limits.LayersEach), BytesEach: int64(cfg.State.LayersEach)},

@@ -134,10 +134,11 @@ type Vault struct {
 
 // Memory bounds what is remembered.
 type Memory struct {
-	ItemsEach int64    `key:"items_per_principal" unit:"items" default:"10000" min:"1" max:"1000000" doc:"Items of one principal. More: 429, quota."`
-	BytesEach Size     `key:"bytes_per_principal" unit:"bytes" default:"16MiB" min:"64KiB" max:"16GiB" doc:"Sealed bytes of one principal's items, 256 or more each. More: 429, quota." cost:"One principal can take as much of the disk."`
-	Expire    Duration `key:"expire" unit:"duration" default:"720h" min:"1h" max:"87600h" doc:"Items that agents wrote are forgotten after it, unless the agent named another time. Those of people stay."`
-	Index     Size     `key:"index" unit:"bytes" default:"64MiB" min:"1MiB" max:"64GiB" doc:"Memory for the indexes of all principals; the one that was used least is dropped first, and made again when it's needed. One of 10000 items takes about 8MiB."`
+	ItemsEach  int64    `key:"items_per_principal" unit:"items" default:"10000" min:"1" max:"1000000" doc:"Items of one principal. More: 429, quota."`
+	BytesEach  Size     `key:"bytes_per_principal" unit:"bytes" default:"16MiB" min:"64KiB" max:"16GiB" doc:"Sealed bytes of one principal's items, 256 or more each. More: 429, quota." cost:"One principal can take as much of the disk."`
+	Expire     Duration `key:"expire" unit:"duration" default:"720h" min:"1h" max:"87600h" doc:"Items that agents wrote are forgotten after it, unless the agent named another time. Those of people stay."`
+	Index      Size     `key:"index" unit:"bytes" default:"64MiB" min:"1MiB" max:"64GiB" doc:"Memory for the indexes of all principals; the one that was used least is dropped first, and made again when it's needed. One of 10000 items takes about 8MiB, and a byte more for each number of a vector of memory.embeddings."`
+	Embeddings string   `key:"embeddings" unit:"name" doc:"Of [models.NAME], one of the kind embeddings: items and queries are compared by its vectors (docs/MEMORY.md). Empty: by hashes of words." cost:"Its provider is sent each item, and each query, prompts too."`
 }
 
 // Workspace is a directory that tools can reach.

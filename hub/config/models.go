@@ -27,7 +27,7 @@ const ModelKey = "MODEL_KEY"
 // maxModel bounds a provider's name of a model, in bytes, as palyra-fetch has it.
 const maxModel = 256
 
-// checkModels checks [models.NAME], and that [agent] names one.
+// checkModels checks [models.NAME], and that [agent] and [memory] name one.
 func (c *Config) checkModels() (ps []Problem) {
 	add := func(key, fix, format string, args ...any) {
 		ps = append(ps, Problem{Key: key, Line: c.line(key), Text: fmt.Sprintf(format, args...), Fix: fix})
@@ -72,7 +72,10 @@ func (c *Config) checkModels() (ps []Problem) {
 	}
 	known := func(key, name string) {
 		m, ok := c.Models[name]
-		if m.Embeds() {
+		switch embeds := key == "memory.embeddings"; {
+		case embeds && ok && !m.Embeds():
+			add(key, `kind = "embeddings"`, "makes no embeddings")
+		case m.Embeds() && !embeds:
 			add(key, "", "makes embeddings, and no turns")
 		}
 		if name != "" && !ok {
@@ -84,6 +87,7 @@ func (c *Config) checkModels() (ps []Problem) {
 		}
 	}
 	known("agent.model", c.Agent.Model)
+	known("memory.embeddings", c.Memory.Embeddings)
 	for _, name := range slices.Sorted(maps.Keys(c.Models)) {
 		key := "models." + name + ".fallback"
 		known(key, c.Models[name].Fallback)

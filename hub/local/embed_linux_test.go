@@ -1,11 +1,16 @@
 package local
 
 import (
+	"encoding/base64"
 	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"palyra/agentloop/provider/wordhash"
 	"palyra/agentloop/turn"
@@ -13,12 +18,16 @@ import (
 	"palyra/hub"
 	"palyra/hub/config"
 	"palyra/hub/model"
+	"palyra/hub/session"
+	"palyra/hub/store"
 	"palyra/internal/built"
+	"palyra/internal/toolproto"
 	"palyra/kernel"
 )
 
-// withVectors declares a model of turns and one of embeddings, both scripted.
-func withVectors(t *testing.T) func(*Config, *kernel.Config) {
+// withVectors declares a model of turns and one of embeddings, both scripted. fetch is the program
+// that asks them.
+func withVectors(t *testing.T) (fetch string, declare func(*Config, *kernel.Config)) {
 	t.Helper()
 	dir := t.TempDir()
 	if err := built.Into(dir, "palyra-fetch"); err != nil {
@@ -28,18 +37,20 @@ func withVectors(t *testing.T) func(*Config, *kernel.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return func(lc *Config, kc *kernel.Config) {
-		if lc.Models, err = model.New(model.Config{Tools: kc.Tools, Models: c.Models, Fetch: filepath.Join(dir, "palyra-fetch"), Egress: true, Workspaces: []string{"src"}}); err != nil {
+	fetch = filepath.Join(dir, "palyra-fetch")
+	return fetch, func(lc *Config, kc *kernel.Config) {
+		if lc.Models, err = model.New(model.Config{Tools: kc.Tools, Models: c.Models, Fetch: fetch, Egress: true, Workspaces: []string{"src"}}); err != nil {
 			t.Fatal(err)
 		}
 		kc.Tools = lc.Models
 	}
 }
 
-// TestModelEmbeds: a member has the vectors of texts made in a cell, unasked, with a receipt; and no
-// agent's run asks such a model.
+// TestModelEmbeds: a member has the vectors of texts made in a cell, unasked, with a receipt; and
+// no agent's run asks such a model.
 func TestModelEmbeds(t *testing.T) {
-	h := newHouse(t, withVectors(t))
+	_, declare := withVectors(t)
+	h := newHouse(t, declare)
 	op := h.member(2001, access.Operator)
 	if m := h.models(op)["hashes"]; m.Kind != hub.ModelEmbeddings || m.Reason != "" || m.Default {
 		t.Errorf("%+v", m)
@@ -62,5 +73,217 @@ func TestModelEmbeds(t *testing.T) {
 	}
 	if _, err := hub.StartRun.Do(t.Context(), h, op, hub.NewRun{Session: s.ID, Agent: &hub.Agent{Prompt: "hello", Model: "hashes"}}); err == nil || !strings.Contains(err.Error(), "makes embeddings") {
 		t.Errorf("an agent asks it: %v", err)
+	}
+}
+
+// remembersNear is a house whose memory compares by the vectors of a scripted model. It has one
+// place for runs, so that no call may keep it while vectors are made.
+func remembersNear(t *testing.T, more func(*Config, *kernel.Config)) (h *memoryHouse, heard *tap, fetch string) {
+	heard = new(tap)
+	fetch, declare := withVectors(t)
+	return newMemoryHouse(t, store.MemoryBounds{}, func(c *Config, k *kernel.Config) {
+		declare(c, k)
+		c.Embeddings, c.Bounds = "hashes", session.Bounds{Active: 1}
+		heard.Tools, k.Tools = k.Tools, heard
+		if more != nil {
+			more(c, k)
+		}
+	}), heard, fetch
+}
+
+const ofHashes = "scripted/hashes"
+
+// by are the vectors by which each item of a search was compared.
+func by(items []hub.MemoryItem) (names []string) {
+	for i := range items {
+		names = append(names, items[i].Score.Embedding)
+	}
+	return names
+}
+
+// TestMemoryEmbedded: what a person stores and looks for is embedded by a call of its own, with a
+// receipt and without a tape that has the vector; the vector is sealed, outlives a restart, and is
+// gone with its item; an agent's calls do the same, and so does the recall at a run's begin.
+func TestMemoryEmbedded(t *testing.T) {
+	h, heard, _ := remembersNear(t, nil)
+	op := h.member(2001, access.Operator)
+	if s := h.did(request(h.house, hub.SearchMemory, op, hub.MemorySearch{Query: "staging"})); len(s.Items) != 0 || heard.last() != "" {
+		t.Errorf("with nothing to compare: %+v, asked %s", s.Items, heard.last())
+	}
+	id := h.add(op, secretive, "hosts")
+	const text = secretive + "\nhosts"
+	if want := `{"embed":{"input":["` + strings.ReplaceAll(text, "\n", `\n`) + `"]}}`; heard.last() != want {
+		t.Errorf("asked %s, want %s", heard.last(), want)
+	}
+	p, err := hub.ListRuns.Do(t.Context(), h, op, hub.RunQuery{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	turns := 0
+	for _, r := range p.Items {
+		if r, err = hub.GetRun.Do(t.Context(), h, op, r.ID); err != nil || len(r.Steps) != 1 {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		if s := r.Steps[0]; s.Tool == turn.Tool {
+			turns++
+			if v := h.verify(s); s.Outcome != "executed" || s.Exit != 0 || s.Stdout.Size != 0 || v.Statement.Predicate.Capsule.Stdin.Size == 0 || v.Statement.Predicate.Principal == "" {
+				t.Errorf("%+v", s)
+			}
+		}
+	}
+	if turns != 1 {
+		t.Errorf("%d runs asked the model", turns)
+	}
+	numbers := make([]float32, wordhash.Dimensions)
+	for i, x := range wordhash.Vector(wordhash.Words(text), wordhash.Dimensions) {
+		numbers[i] = float32(x)
+	}
+	vector := base64.StdEncoding.EncodeToString(turn.NewVector(numbers))[:60]
+	const query = "which host is staging?"
+	for range 2 {
+		r := h.did(request(h.house, hub.SearchMemory, op, hub.MemorySearch{Query: query}))
+		if len(r.Items) != 1 || r.Items[0].ID != id || !slices.Equal(by(r.Items), []string{ofHashes}) || r.Items[0].Score.Vector == 0 || !strings.Contains(heard.last(), query) {
+			t.Errorf("%+v, by %q, asked %s", r.Items, by(r.Items), heard.last())
+		}
+		for _, s := range []string{vector, "Brontosaurus", query} {
+			if in := h.files(s); len(in) != 0 {
+				t.Errorf("%q stands in %v", s, in)
+			}
+		}
+		h.stop()
+		h.reopen(h.remembers)
+		op = h.peer(2001)
+	}
+	if s, err := request(h.house, hub.GetMemory, op, hub.None{}); err != nil || s.Embedding != ofHashes {
+		t.Errorf("%+v, %v", s, err)
+	}
+
+	said := func(r *hub.StepResult) (m toolproto.MemoryResult) {
+		t.Helper()
+		if r.Outcome != "executed" || json.Unmarshal([]byte(r.Stdout.Text), &m) != nil {
+			t.Fatalf("%+v", r)
+		}
+		return m
+	}
+	r := h.agent(op, h.session(op), "what is the staging host called?")
+	if m := said(&r.Steps[0]); r.Steps[0].Tool != toolproto.MemorySearch || len(m.Items) != 1 || m.Items[0].Score.Embedding != ofHashes {
+		t.Errorf("recalled %+v", m.Items)
+	}
+	r = h.call(op, step("memory.retain", obj{"text": "Gulls nest on the roof.", "tags": []string{"birds"}}))
+	if said(&r.Steps[0]); !strings.Contains(heard.last(), `Gulls nest on the roof.\nbirds`) {
+		t.Errorf("asked %s", heard.last())
+	}
+	r = h.call(op, step("memory.search", obj{"query": "gull nests"}))
+	if m := said(&r.Steps[0]); len(m.Items) == 0 || m.Items[0].Text != "Gulls nest on the roof." || m.Items[0].Score.Embedding != ofHashes {
+		t.Errorf("%+v", m.Items)
+	}
+	if x, err := hub.ExplainPolicy.Do(t.Context(), h, op, hub.NewCall{Tool: "memory.search", Input: json.RawMessage(`{"query":"only asked about"}`)}); err != nil || strings.Contains(heard.last(), "only asked") {
+		t.Errorf("%+v, %v: asked %s", x, err, heard.last())
+	}
+	if got := h.did(request(h.house, hub.SearchMemory, h.member(2002, access.Operator), hub.MemorySearch{Query: query})); len(got.Items) != 0 {
+		t.Errorf("another principal finds %+v", got.Items)
+	}
+
+	row, err := store.View(t.Context(), h.st, func(tx *store.Tx) (*store.Memory, error) { return tx.Memory(op.User, id) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	middle := string(row.Sealed[len(row.Sealed)/2:][:40])
+	if len(h.files(middle)) == 0 {
+		t.Fatal("its sealed bytes aren't found while it's there")
+	}
+	h.did(request(h.house, hub.ForgetMemory, op, hub.MemoryForget{All: true}))
+	if in := append(h.files(middle), h.files(vector)...); len(in) != 0 {
+		t.Errorf("what is forgotten stands in %v", in)
+	}
+	// The control: where a caller asks for vectors, they are on the tape.
+	b, err := json.Marshal(map[string]any{"model": "hashes", "request": turn.Request{Embed: &turn.Embed{Input: []string{text}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h.call(op, hub.Step{Tool: turn.Tool, Input: b}); len(h.files(vector)) == 0 {
+		t.Error("a vector isn't found where it stands")
+	}
+}
+
+// TestMemoryWithoutVectors: where the provider is silent or policy refuses, and for a text with a
+// secret, memory works by words and hashes, and a search says why.
+func TestMemoryWithoutVectors(t *testing.T) {
+	dir := t.TempDir()
+	copyPolicies(t, dir)
+	h, heard, fetch := remembersNear(t, func(c *Config, k *kernel.Config) { k.PolicyDir, c.PolicyDir = dir, dir })
+	op := h.member(2001, access.Operator)
+	h.add(op, secretive)
+	asked := heard.last()
+	const secret = "The staging database has password=kX9vQ2mL7wRt4zNb"
+	h.add(op, secret)
+	if heard.last() != asked {
+		t.Errorf("a secret left: %s", heard.last())
+	}
+	search := func(query string) (out []string) {
+		t.Helper()
+		r := h.did(request(h.house, hub.SearchMemory, op, hub.MemorySearch{Query: query}))
+		for i := range r.Items {
+			out = append(out, r.Items[i].Text+" ["+r.Items[i].Score.Embedding+"]")
+		}
+		slices.Sort(out)
+		return out
+	}
+	both := func(first, second string) []string {
+		return []string{secret + " [" + first + "]", secretive + " [" + second + "]"}
+	}
+	if got, want := search("staging"), both("hash-embedding-v1: no vector of "+ofHashes, ofHashes); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got, want := search("staging password=kX9vQ2mL7wRt4zNb")[0], "[hash-embedding-v1: secret_in_call]"; !strings.HasSuffix(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+
+	why := "hash-embedding-v1: " + embedSilent
+	silent := filepath.Join(filepath.Dir(fetch), "silent")
+	if err := os.WriteFile(silent+".go", []byte("package main\n\nimport \"time\"\n\nfunc main() { time.Sleep(time.Hour) }\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	build := exec.Command("go", "build", "-o", silent, silent+".go") // this process mustn't have a program open for writing
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if err := errors.Join(os.Rename(fetch, fetch+".good"), os.Rename(silent, fetch)); err != nil {
+		t.Fatal(err)
+	}
+	asked = heard.last()
+	begun := time.Now()
+	r := h.call(op, step("memory.search", obj{"query": "what is the staging host called?", "recall": true}))
+	if out := r.Steps[0].Stdout.Text; r.Steps[0].Outcome != "executed" || !strings.Contains(out, "Brontosaurus") || !strings.Contains(out, why) || heard.last() == asked {
+		t.Errorf("%+v, asked %s", r.Steps[0], heard.last())
+	}
+	if took := time.Since(begun); took < embedRecall || took > embedWait {
+		t.Errorf("a run's begin waits %v", took)
+	}
+	asked = heard.last()
+	if got, want := search("staging"), both(why, why); !slices.Equal(got, want) || heard.last() != asked {
+		t.Errorf("a provider that was silent is asked: got %q, want %q", got, want)
+	}
+	if err := os.Rename(fetch+".good", fetch); err != nil {
+		t.Fatal(err)
+	}
+	h.embedder.until = time.Time{}
+	no := `@id("no_vectors") @untested("here") forbid (principal, action == Palyra::Action::"tool.execute", resource == Palyra::Tool::"model.turn");`
+	if err := os.WriteFile(filepath.Join(dir, "90-no.cedar"), []byte(no), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(dir, "23-models.test.json")); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.k.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	why = "hash-embedding-v1: forbidden"
+	if got, want := search("staging"), both(why, why); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if id := h.add(op, "Gulls nest on the roof."); id == "" {
+		t.Error("nothing is remembered")
 	}
 }

@@ -114,6 +114,8 @@ type Config struct {
 
 	// Memory is what bounds what one principal has remembered, for GetMemory.
 	Memory store.MemoryBounds
+	// Embeddings is the model of Models whose vectors memory compares by. Default: none.
+	Embeddings string
 
 	// For Status, Config and Doctor. Nil ones aren't reported.
 	Version     string
@@ -167,6 +169,9 @@ type Hub struct {
 	doors    doors
 	notices  *notices
 	passkeys *passkeys
+	embedder embedder
+
+	opened chan struct{} // closed by Open: runs that it starts again may begin others from then on
 
 	retaining sync.Mutex // held through Retain
 	archiving sync.Mutex // held through keepSet
@@ -212,7 +217,7 @@ func Open(ctx context.Context, cfg Config) (_ *Hub, err error) {
 	if cfg.Clock == nil {
 		cfg.Clock = cfg.Store.Clock()
 	}
-	h := &Hub{cfg: cfg, k: cfg.Kernel, st: cfg.Store, started: time.Now().UTC(), pools: newPools(), decided: newDecidedIndex(), publishing: make(chan struct{}, 1),
+	h := &Hub{cfg: cfg, k: cfg.Kernel, st: cfg.Store, started: time.Now().UTC(), pools: newPools(), opened: make(chan struct{}), decided: newDecidedIndex(), publishing: make(chan struct{}, 1),
 		written: budget.NewAllowance(budget.Rate{Name: "journal", Each: cfg.JournalEach, Period: 24 * time.Hour})}
 	h.layers, h.notices = newLayers(h), newNotices(h)
 	h.devices, h.offer, h.passkeys = newDevices(), newOffer(), newPasskeys()
@@ -260,13 +265,11 @@ func Open(ctx context.Context, cfg Config) (_ *Hub, err error) {
 		}
 	}()
 	denied := inStore || h.brake.denies()
-	var servers run.Servers // not a nil pointer in an interface
 	if cfg.Gateway != nil {
 		cfg.Gateway.Begin(h.startServer, h.awaitServer)
-		servers = cfg.Gateway
 	}
 	h.runs, err = run.Open(ctx, run.Config{
-		Store: cfg.Store, Gate: cfg.Kernel, WhoIs: h.authority, Quota: quota{h}, Layers: h.layers, Servers: servers, Agents: h.agents(), Meter: h.meter(), Spending: h.spending(), Over: h.over, HoldsSecret: h.holdsSecret, Memory: cfg.Kernel.Budgets().Sealed, Bounds: cfg.Bounds, Budget: cfg.Budget, Background: cfg.Background, Readers: cfg.Readers,
+		Store: cfg.Store, Gate: cfg.Kernel, WhoIs: h.authority, Quota: quota{h}, Layers: h.layers, Servers: attaching{h}, Agents: h.agents(), Meter: h.meter(), Spending: h.spending(), Over: h.over, HoldsSecret: h.holdsSecret, Memory: cfg.Kernel.Budgets().Sealed, Bounds: cfg.Bounds, Budget: cfg.Budget, Background: cfg.Background, Readers: cfg.Readers,
 		Approvals: approval.HubOptions{AllowSelf: cfg.AllowSelf, Judge: h.judge, Record: h.recordApproval, Quota: h.MayAdd, Verify: h.verifyYes, Clock: cfg.Clock}, Hold: denied, Park: cfg.Hold, Log: cfg.Log, TestOnlyStep: cfg.TestOnlyStep,
 	})
 	if err != nil {
@@ -286,6 +289,7 @@ func Open(ctx context.Context, cfg Config) (_ *Hub, err error) {
 		// The disk may be full: the next search then begins where this one did.
 		h.cfg.Log.Warn("note the size of the journal", "error", err)
 	}
+	close(h.opened)
 	return h, nil
 }
 

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,8 +34,9 @@ func (h *Hub) memoryOperations() []hub.Entry {
 const memoryShare = 4 << 20
 
 // memoryCall makes one call of a tool for memory, as call makes one of any tool. What beside has
-// comes beside it, and so does the answer.
-func (h *Hub) memoryCall(ctx context.Context, c hub.Caller, session, name string, input any, beside *tool.BesideMemory) (out hub.MemoryResult, err error) {
+// comes beside it, and so does the answer. texts are what it stores or looks for, of which vectors
+// are made first.
+func (h *Hub) memoryCall(ctx context.Context, c hub.Caller, session, name string, input any, beside *tool.BesideMemory, texts ...string) (out hub.MemoryResult, err error) {
 	for _, id := range []string{session, beside.Session} {
 		if id == "" {
 			continue
@@ -62,7 +64,10 @@ func (h *Hub) memoryCall(ctx context.Context, c hub.Caller, session, name string
 		defer mu.Unlock()
 		done = &r
 	}
-	id, err := h.once(ctx, c, session, hub.Step{Tool: name, Input: line}, func(ctx context.Context) context.Context { return tool.WithMemory(ctx, beside) })
+	vectors := h.embed(ctx, c, texts, embedWait)
+	id, err := h.once(ctx, c, session, hub.Step{Tool: name, Input: line}, func(ctx context.Context) context.Context {
+		return memory.WithEmbedded(tool.WithMemory(ctx, beside), vectors)
+	})
 	if err != nil {
 		return out, err
 	}
@@ -81,7 +86,7 @@ func (h *Hub) memoryCall(ctx context.Context, c hub.Caller, session, name string
 		v := hub.MemoryItem{ID: it.ID, Scope: it.Scope, Session: it.Session, Source: it.Source, Origins: it.Origins, Tags: it.Tags, Confidence: it.Confidence,
 			Created: it.Created, Expires: it.Expires, Digest: it.Digest, Text: it.Text}
 		if s := it.Score; s != nil {
-			v.Score = &hub.MemoryScore{Total: s.Total, Lexical: s.Lexical, Vector: s.Vector, Recency: s.Recency, Quality: s.Quality}
+			v.Score = &hub.MemoryScore{Total: s.Total, Lexical: s.Lexical, Vector: s.Vector, Recency: s.Recency, Quality: s.Quality, Embedding: s.Embedding}
 		}
 		out.Items = append(out.Items, v)
 	}
@@ -105,7 +110,11 @@ func (h *Hub) searchMemory(ctx context.Context, c hub.Caller, q hub.MemorySearch
 	if q.Limit != 0 {
 		in["limit"] = q.Limit
 	}
-	return h.memoryCall(ctx, c, q.Session, toolproto.MemorySearch, in, &tool.BesideMemory{Session: q.Of, Query: q.Query})
+	var texts []string
+	if h.hasMemory(ctx, c.User) {
+		texts = []string{q.Query}
+	}
+	return h.memoryCall(ctx, c, q.Session, toolproto.MemorySearch, in, &tool.BesideMemory{Session: q.Of, Query: q.Query}, texts...)
 }
 
 func (h *Hub) listMemory(ctx context.Context, c hub.Caller, q hub.MemoryQuery) (hub.MemoryResult, error) {
@@ -131,8 +140,10 @@ func (h *Hub) addMemory(ctx context.Context, c hub.Caller, a hub.MemoryAdd) (hub
 	if a.Import {
 		beside.Source = toolproto.SourceImport
 	}
+	texts := make([]string, len(a.Items))
 	for i := range a.Items {
 		it := &a.Items[i]
+		texts[i] = remembered(it.Text, it.Tags)
 		n := tool.NewMemory{Text: it.Text, Tags: it.Tags, Scope: store.MemoryOfPrincipal, Source: beside.Source, Confidence: 100,
 			Origins: append([]string{call.OriginPerson}, it.Origins...)}
 		if it.Confidence != nil {
@@ -152,7 +163,7 @@ func (h *Hub) addMemory(ctx context.Context, c hub.Caller, a hub.MemoryAdd) (hub
 		}
 		beside.Items = append(beside.Items, n)
 	}
-	return h.memoryCall(ctx, c, a.Session, toolproto.MemoryRetain, map[string]any{}, beside)
+	return h.memoryCall(ctx, c, a.Session, toolproto.MemoryRetain, map[string]any{}, beside, texts...)
 }
 
 func (h *Hub) forgetMemory(ctx context.Context, c hub.Caller, f hub.MemoryForget) (hub.MemoryResult, error) {
@@ -166,7 +177,7 @@ func (h *Hub) forgetMemory(ctx context.Context, c hub.Caller, f hub.MemoryForget
 }
 
 func (h *Hub) getMemory(ctx context.Context, c hub.Caller, _ hub.None) (s hub.MemoryState, err error) {
-	s.Embedding, s.MaxItems, s.MaxBytes = memory.Embedding, h.cfg.Memory.Items, h.cfg.Memory.Bytes
+	s.Embedding, s.MaxItems, s.MaxBytes = cmp.Or(h.embeds(), memory.Embedding), h.cfg.Memory.Items, h.cfg.Memory.Bytes
 	_, err = store.View(ctx, h.st, func(tx *store.Tx) (any, error) {
 		s.Items, s.Bytes, err = tx.MemoryUse(c.User)
 		return nil, err

@@ -39,6 +39,7 @@ type doc struct {
 	gone       bool
 	length     int32 // in words
 	vector     vector
+	near       *near // a provider's; nil: there is none
 }
 
 type posting struct{ doc, count uint32 }
@@ -48,12 +49,13 @@ const (
 	docCost     = 240
 	postingCost = 10 // slices grow ahead
 	wordCost    = 80
+	nearCost    = 96 // besides the numbers
 )
 
 func newBook() *book { return &book{words: make(map[string][]posting)} }
 
-func (b *book) add(r *store.Memory, it *toolproto.Memory) {
-	d := doc{id: r.ID, source: r.Source, created: r.Created.Unix(), confidence: int8(it.Confidence)}
+func (b *book) add(r *store.Memory, it *toolproto.Memory, v *near) {
+	d := doc{id: r.ID, source: r.Source, created: r.Created.Unix(), confidence: int8(it.Confidence), near: v}
 	if r.Scope == store.MemoryOfSession {
 		d.session = r.Session
 	}
@@ -65,6 +67,9 @@ func (b *book) add(r *store.Memory, it *toolproto.Memory) {
 	n := uint32(len(b.docs))
 	b.docs, b.total, b.after = append(b.docs, d), b.total+int64(len(words)), r.N
 	b.bytes += docCost
+	if v != nil {
+		b.bytes += nearCost + int64(len(v.of))
+	}
 	fold(words)
 	slices.Sort(words)
 	for i := 0; i < len(words); {
@@ -110,6 +115,8 @@ var quality = map[string]float64{toolproto.SourcePerson: .94, toolproto.SourceIm
 type hit struct {
 	doc     uint32
 	lexical float64
+	alike   float64 // by vectors
+	near    bool    // which are a provider's
 	score   toolproto.MemoryScore
 }
 
@@ -119,16 +126,18 @@ type ask struct {
 	recall         bool // what persons wrote alone
 	now            time.Time
 	weights        [2]float64 // of lexical and vector: 1, but in tests
+	embedded       *Embedded  // nil: no provider's vectors are configured
+	near           *near      // the query's; nil: it has none
 }
 
 // search ranks the docs that answer, the best first, and at most most.
 func (b *book) search(a ask, most int) []hit {
-	hits, query := b.candidates(&a)
+	hits := b.candidates(&a)
 	for i := range hits {
 		h, d := &hits[i], &b.docs[hits[i].doc]
 		days := max(0, a.now.Sub(time.Unix(d.created, 0)).Hours()/24)
 		part := func(most int64, x float64) int64 { return int64(math.Round(float64(most) * x)) }
-		h.score = toolproto.MemoryScore{Lexical: part(lexicalPart, a.weights[0]*h.lexical), Vector: part(vectorPart, a.weights[1]*query.likeness(&d.vector)),
+		h.score = toolproto.MemoryScore{Lexical: part(lexicalPart, a.weights[0]*h.lexical), Vector: part(vectorPart, a.weights[1]*h.alike), Embedding: a.by(h),
 			Recency: part(recencyPart, 1/(1+days)), Quality: part(qualityPart, (quality[d.source]+float64(d.confidence)/100)/2)}
 		h.score.Total = h.score.Lexical + h.score.Vector + h.score.Recency + h.score.Quality
 	}
@@ -139,8 +148,8 @@ func (b *book) search(a ask, most int) []hit {
 }
 
 // candidates returns docs that have words of the query, those first that fit best, and as far as
-// there is room the newest that are like it.
-func (b *book) candidates(a *ask) ([]hit, vector) {
+// there is room the newest that are like it, by vectors.
+func (b *book) candidates(a *ask) []hit {
 	all := wordhash.Words(a.query)
 	query := embed(all)
 	terms := slices.Clone(all)
@@ -203,22 +212,22 @@ func (b *book) candidates(a *ask) ([]hit, vector) {
 		best[i].lexical /= whole
 	}
 	out := []hit(best)
-	if len(terms) < minTerms || len(out) == maxRanked {
-		return out, query
+	if len(terms) < minTerms && a.near == nil || len(out) == maxRanked {
+		b.compare(a, query, out)
+		return out
 	}
 	seen := make(map[uint32]bool, len(out))
 	for i := range out {
 		seen[out[i].doc] = true
 	}
-	for d, room := len(b.docs)-1, maxRanked-len(out); d >= 0 && room > 0; d-- {
-		if seen[uint32(d)] || !b.answers(uint32(d), a) {
-			continue
-		}
-		if room--; query.likeness(&b.docs[d].vector) >= minAlike {
-			out = append(out, hit{doc: uint32(d)})
+	var rest []hit
+	for d := len(b.docs) - 1; d >= 0 && len(out)+len(rest) < maxRanked; d-- {
+		if !seen[uint32(d)] && b.answers(uint32(d), a) {
+			rest = append(rest, hit{doc: uint32(d)})
 		}
 	}
-	return out, query
+	b.compare(a, query, out, rest)
+	return append(out, slices.DeleteFunc(rest, func(h hit) bool { return h.alike < minAlike })...)
 }
 
 // term is a word of a query, and how rare it is.
@@ -345,11 +354,11 @@ func (m *Memory) catchUp(ctx context.Context, k *seal.Key, who string, b *book) 
 			return err
 		}
 		for _, r := range rows {
-			it, err := opened(k, r)
+			it, v, err := opened(k, r)
 			if err != nil {
 				return err
 			}
-			b.add(r, &it)
+			b.add(r, &it, v)
 		}
 		if len(rows) < readRows {
 			return nil
@@ -378,7 +387,8 @@ func (m *Memory) Search(ctx context.Context, who, session, query string, in *too
 	if err := m.catchUp(ctx, k, who, b); err != nil {
 		return nil, err
 	}
-	a := ask{query: query, session: session, recall: in.Recall, now: time.Now(), weights: [2]float64{1, 1}}
+	a := ask{query: query, session: session, recall: in.Recall, now: time.Now(), weights: [2]float64{1, 1}, embedded: embedded(ctx)}
+	a.near = a.embedded.of(0)
 	var out []toolproto.Memory
 	hits := b.search(a, maxRanked)
 	if in.Recall {
@@ -399,7 +409,7 @@ func (m *Memory) Search(ctx context.Context, who, session, query string, in *too
 			if err != nil {
 				return nil, err
 			}
-			it, err := opened(k, r)
+			it, _, err := opened(k, r)
 			if err != nil {
 				return nil, err
 			}

@@ -19,8 +19,11 @@
 // for all of them together; the one that was used least is dropped then, and made again when it's
 // needed. It only proposes: what is given out is read from the store, and opened, each time.
 //
-// A search ranks by words in common (BM25) and by the likeness of hashed words (vector.go), which
-// knows no meanings. The same items, query and time give the same order.
+// A search ranks by words in common (BM25) and by the likeness of vectors: a provider's, where both
+// query and item have one of the same model (near.go), else those of hashed words (vector.go),
+// which know no meanings. Memory asks no provider: its caller has asked ([WithEmbedded]), and
+// without that nothing of a provider's is compared or stored. The same items, query, vectors and
+// time give the same order.
 //
 // # What it does not protect against
 //
@@ -106,10 +109,18 @@ func (m *Memory) Close() error {
 
 // content is what is sealed of an item, as canonical JSON.
 type content struct {
-	Version    int      `json:"version"` // 1
+	Version    int      `json:"version"` // 1; 2 with a vector
 	Text       string   `json:"text"`
 	Tags       []string `json:"tags"`
 	Confidence int64    `json:"confidence"`
+	Model      string   `json:"model,omitempty"`  // that made the vector
+	Vector     []byte   `json:"vector,omitempty"` // a number each: near.of
+}
+
+// whole reports whether the content is of a version that there is.
+func (c *content) whole() bool {
+	with := len(c.Vector) > 0
+	return (c.Version == 1 && !with || c.Version == 2 && with) && with == (c.Model != "")
 }
 
 // contentOf is the context that an item's content is sealed for: all else of its row.
@@ -162,20 +173,20 @@ func (m *Memory) reading(ctx context.Context) (*seal.Key, error) {
 	return k, err
 }
 
-// opened opens a row.
-func opened(k *seal.Key, r *store.Memory) (toolproto.Memory, error) {
+// opened opens a row. v is the provider's vector, nil if it has none.
+func opened(k *seal.Key, r *store.Memory) (out toolproto.Memory, v *near, err error) {
 	s, err := seal.Open(k, contentOf(r), r.Sealed)
 	if err != nil {
-		return toolproto.Memory{}, err
+		return out, nil, err
 	}
 	defer s.Wipe()
 	var c content
-	if err := canon.Decode(s.Bytes(), &c, canon.Limits{}); err != nil || c.Version != 1 {
-		return toolproto.Memory{}, fault.New(fault.Integrity, "store_corrupt", "read memory "+r.ID, errors.New("no content of version 1"))
+	if err := canon.Decode(s.Bytes(), &c, canon.Limits{}); err != nil || !c.whole() {
+		return out, nil, fault.New(fault.Integrity, "store_corrupt", "read memory "+r.ID, errors.New("no content of version 1 or 2"))
 	}
-	out := described(r)
+	out = described(r)
 	out.Text, out.Tags, out.Confidence = c.Text, c.Tags, c.Confidence
-	return out, nil
+	return out, storedNear(&c), nil
 }
 
 // described is an item without its content.
@@ -201,7 +212,7 @@ func (m *Memory) Draft(ctx context.Context, who string, items []tool.NewMemory) 
 	}
 	rows := make([]store.Memory, len(items))
 	for i := range items {
-		if rows[i], err = m.draft(k, who, &items[i]); err != nil {
+		if rows[i], err = m.draft(k, who, &items[i], embedded(ctx).of(i)); err != nil {
 			return d, err
 		}
 		d.Items = append(d.Items, described(&rows[i]))
@@ -210,7 +221,7 @@ func (m *Memory) Draft(ctx context.Context, who string, items []tool.NewMemory) 
 	return d, nil
 }
 
-func (m *Memory) draft(k *seal.Key, who string, n *tool.NewMemory) (r store.Memory, err error) {
+func (m *Memory) draft(k *seal.Key, who string, n *tool.NewMemory, v *near) (r store.Memory, err error) {
 	const op = "retain memory"
 	bad := func(format string, args ...any) (store.Memory, error) {
 		return r, fault.New(fault.Usage, "invalid_input", op, fmt.Errorf(format, args...))
@@ -251,7 +262,11 @@ func (m *Memory) draft(k *seal.Key, who string, n *tool.NewMemory) (r store.Memo
 	} else if !r.Expires.After(r.Created) {
 		return bad("it expires before it begins")
 	}
-	text, err := canon.Marshal(content{1, n.Text, append([]string{}, n.Tags...), n.Confidence})
+	c := content{Version: 1, Text: n.Text, Tags: append([]string{}, n.Tags...), Confidence: n.Confidence}
+	if v != nil {
+		c.Version, c.Model, c.Vector = 2, v.model, v.stored()
+	}
+	text, err := canon.Marshal(c)
 	if err != nil {
 		return r, fault.New(fault.Internal, "internal", op, err)
 	}
@@ -319,7 +334,7 @@ func (m *Memory) List(ctx context.Context, who, session string, every bool, in *
 		return nil, 0, err
 	}
 	for _, r := range rows {
-		it, err := opened(k, r)
+		it, _, err := opened(k, r)
 		if err != nil {
 			return nil, 0, err
 		}

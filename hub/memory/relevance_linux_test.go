@@ -36,7 +36,7 @@ func TestRelevance(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, p := range paragraphs {
-		b.add(&store.Memory{N: int64(i + 1), ID: p.id, Source: toolproto.SourceImport, Created: now}, &toolproto.Memory{Text: p.text, Confidence: 100})
+		b.add(&store.Memory{N: int64(i + 1), ID: p.id, Source: toolproto.SourceImport, Created: now}, &toolproto.Memory{Text: p.text, Confidence: 100}, nil)
 		if _, err := db.Exec("INSERT INTO items (rowid, text) VALUES (?, ?)", i, p.text); err != nil {
 			t.Fatal(err)
 		}

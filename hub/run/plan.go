@@ -54,6 +54,9 @@ type Request struct {
 	// Beside puts what comes beside the calls into their ctx. It isn't kept: a run that goes on
 	// after a restart goes on without. nil: nothing does.
 	Beside func(ctx context.Context) context.Context
+	// Stdout gets what the calls write to standard output, which is kept nowhere then. It isn't kept
+	// itself, so such a run is Attended. nil: what they write is kept.
+	Stdout io.Writer
 }
 
 // plan is what is kept of a Request, as JSON in the run's row.
@@ -84,8 +87,8 @@ func (q *Request) check() (*plan, error) {
 		return nil, fault.New(fault.Usage, reason, op, fmt.Errorf(format, a...))
 	}
 	switch {
-	case q.Unasked && (!q.Attended || q.Key != ""):
-		return nil, fault.New(fault.Internal, "internal", op, errors.New("a run that no person is asked about would go on after a restart"))
+	case (q.Unasked || q.Stdout != nil) && (!q.Attended || q.Key != ""):
+		return nil, fault.New(fault.Internal, "internal", op, errors.New("a run that no person is asked about, or whose output isn't kept, would go on after a restart"))
 	case q.User == "":
 		return nil, fault.New(fault.Denied, "not_a_member", op, errors.New("the request names no user"))
 	case len(q.Steps) == 0 && q.Agent == nil:

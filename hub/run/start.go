@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"sync"
 	"time"
@@ -22,6 +23,7 @@ type job struct {
 	plan              *plan
 	beside            func(context.Context) context.Context // nil: nothing comes beside its calls
 	unasked           bool                                  // no person is asked about its calls
+	stdout            io.Writer                             // of its calls; nil: it's kept
 	src               Source
 	inbox             Inbox // of an agent
 
@@ -188,7 +190,7 @@ func (e *Engine) Start(ctx context.Context, q Request) (string, error) {
 		most.Wall = e.cfg.Background.Wall
 	}
 	j := e.newJob(ident.New(ident.Run), sess, q.User, p, bound(q.Budget, most))
-	j.beside, j.unasked = q.Beside, q.Unasked
+	j.beside, j.unasked, j.stdout = q.Beside, q.Unasked, q.Stdout
 	if err := e.remember(j); err != nil {
 		return "", err
 	}

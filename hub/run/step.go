@@ -188,6 +188,9 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 	if j.beside != nil {
 		ctx = j.beside(ctx)
 	}
+	if j.stdout != nil {
+		part.Stdout = j.stdout
+	}
 	subject := approval.Subject{Run: j.id, Session: j.session, Step: row.Index, Requester: j.user}
 	var timer *time.Timer
 	settle := func() {}

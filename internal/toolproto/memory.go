@@ -169,9 +169,12 @@ type Memory struct {
 type MemoryScore struct {
 	Total   int64 `json:"total"`
 	Lexical int64 `json:"lexical"` // words in common, of 490
-	Vector  int64 `json:"vector"`  // likeness of the hashed words, of 320
+	Vector  int64 `json:"vector"`  // likeness of vectors, of 320
 	Recency int64 `json:"recency"` // of 70
 	Quality int64 `json:"quality"` // who wrote it, and how sure of it, of 120
+	// Embedding says of which vectors, where a provider's are configured: the model's, or
+	// hash-embedding-v1 and why.
+	Embedding string `json:"embedding,omitempty"`
 }
 
 // MemoryResult is the result of each. Items are in an agent's answers alone; a command's come to
