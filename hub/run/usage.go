@@ -134,7 +134,8 @@ func (s Spending) over(tx *store.Tx, j *job) (why, err error) {
 }
 
 // took returns what a turn took whose program may have run, by its output: what the provider says;
-// nothing, if it refused the question; else the size of question and answer.
+// nothing, if it refused the question or wasn't reached; else the size of question and answer. A
+// provider that was quiet for too long, or answered with something else, may have worked on it.
 func (t *turned) took(ctx context.Context, l *live) *store.Usage {
 	var last turn.Event
 	if b := l.lastLine(ctx, 0); b != nil && json.Unmarshal(b, &last) == nil && last.End != "" && last.Usage != nil {
@@ -142,7 +143,7 @@ func (t *turned) took(ctx context.Context, l *live) *store.Usage {
 		return &u
 	}
 	a, _ := turn.ReadAnswer(io.NewSectionReader(readerAt{ctx, l}, 0, l.size(0)))
-	if a.Error != nil && len(a.Message.Parts) == 0 {
+	if e := a.Error; e != nil && len(a.Message.Parts) == 0 && (e.Status != 0 || e.Class != turn.TimedOut && e.Class != turn.Malformed) {
 		u := t.usage(turn.Usage{})
 		return &u
 	}
