@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"palyra/agentloop/turn"
+	"palyra/call"
+	"palyra/hub/store"
 	"palyra/internal/toolproto"
 	"palyra/kernel/tool"
 )
@@ -66,4 +69,51 @@ func processor() time.Duration {
 		return 0
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// BenchmarkSearchNear is a search among 10,000 items of one principal that have a provider's
+// vectors of 1,536 numbers: go test -run '^$' -bench SearchNear -benchtime 200x ./hub/memory
+func BenchmarkSearchNear(b *testing.B) {
+	const items = 10000
+	h := newHome(b, Config{})
+	r := rand.New(rand.NewPCG(1, 2))
+	text := prose(r)
+	vector := func() turn.Vector {
+		of := make([]float32, 1536)
+		for i := range of {
+			of[i] = r.Float32() - 0.5
+		}
+		return turn.NewVector(of)
+	}
+	for part := range slices.Chunk(make([]tool.NewMemory, items), 500) {
+		e := &Embedded{Model: "m"}
+		for i := range part {
+			part[i] = tool.NewMemory{Text: text(30), Source: toolproto.SourcePerson, Scope: store.MemoryOfPrincipal, Origins: []string{call.OriginPerson}, Confidence: 100}
+			e.Vectors = append(e.Vectors, vector())
+		}
+		ctx := WithEmbedded(b.Context(), e)
+		d, err := h.Draft(ctx, "uid:1", part)
+		if err == nil {
+			err = h.Keep(ctx, "uid:1", d)
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	start := time.Now()
+	h.search("uid:1", "", "w1")
+	b.Logf("the index was made in %v, and takes about %d MiB", time.Since(start), h.books["uid:1"].bytes>>20)
+	var took []time.Duration
+	for b.Loop() {
+		ctx := WithEmbedded(b.Context(), &Embedded{Model: "m", Vectors: []turn.Vector{vector()}})
+		q := text(8)
+		start := time.Now()
+		if _, err := h.Search(ctx, "uid:1", "", q, &toolproto.MemorySearchInput{Limit: 8}); err != nil {
+			b.Fatal(err)
+		}
+		took = append(took, time.Since(start))
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
 }

@@ -96,9 +96,10 @@ func (n *near) cosine(o *near) (float64, bool) {
 	if n == nil || o == nil || n.model != o.model || len(n.of) != len(o.of) {
 		return 0, false
 	}
-	var sum int64
+	var sum int32 // 127² * turn.MaxDimensions is less than 2²⁷
+	others := o.of[:len(n.of)]
 	for i, x := range n.of {
-		sum += int64(x) * int64(o.of[i])
+		sum += int32(x) * int32(others[i])
 	}
 	return float64(sum) / (n.norm * o.norm), true
 }
