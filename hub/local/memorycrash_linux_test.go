@@ -223,15 +223,15 @@ func (v *rememberer) live() error {
 	return errors.Join(h.Close(ctx), h.st.Close(), h.k.Close())
 }
 
-// remembered is what a victim printed, by its first word.
-type remembered struct {
+// printed is what a victim printed, by its first word.
+type printed struct {
 	said   map[string][]string
 	killed bool
 }
 
-func (r *remembered) has(what, of string) bool { return slices.Contains(r.said[what], of) }
+func (r *printed) has(what, of string) bool { return slices.Contains(r.said[what], of) }
 
-func (v *rememberer) run(t *testing.T) *remembered {
+func (v *rememberer) run(t *testing.T) *printed {
 	t.Helper()
 	spec, err := json.Marshal(v)
 	if err != nil {
@@ -246,7 +246,7 @@ func (v *rememberer) run(t *testing.T) *remembered {
 	var stderr bytes.Buffer
 	c.Stderr = &stderr
 	out, err := c.Output()
-	got := &remembered{said: make(map[string][]string)}
+	got := &printed{said: make(map[string][]string)}
 	st, ok := c.ProcessState.Sys().(syscall.WaitStatus)
 	got.killed = ok && st.Signaled() && st.Signal() == syscall.SIGKILL
 	if err != nil && !got.killed {
@@ -323,7 +323,7 @@ func TestMemoryCrash(t *testing.T) {
 }
 
 // recovered opens what a victim left, as the next daemon would, and asks the oracles.
-func (v *rememberer) recovered(t *testing.T, got *remembered) {
+func (v *rememberer) recovered(t *testing.T, got *printed) {
 	t.Helper()
 	h, err := v.house(t)
 	if err != nil {
@@ -361,7 +361,7 @@ func (v *rememberer) recovered(t *testing.T, got *remembered) {
 
 // wentOn holds an agent's run to what its tape and the journal say: it was told everything once, and
 // each call was made once. It returns how many answers the session has had.
-func (v *rememberer) wentOn(t *testing.T, h *memoryHouse, r *hub.Run, got *remembered, answers int) int {
+func (v *rememberer) wentOn(t *testing.T, h *memoryHouse, r *hub.Run, got *printed, answers int) int {
 	t.Helper()
 	told := make(map[uint64]int)
 	reads, calls := false, make(map[string]bool)
@@ -424,7 +424,7 @@ func (h *house) eventsOf(id, kind string) (seqs []uint64) {
 var recordOf = regexp.MustCompile(`"record=(sha256:[0-9a-f]{64})"`)
 
 // agrees holds the items to what was acknowledged, and to what the journal says.
-func (v *rememberer) agrees(t *testing.T, h *memoryHouse, got *remembered) {
+func (v *rememberer) agrees(t *testing.T, h *memoryHouse, got *printed) {
 	t.Helper()
 	items := h.did(request(h.house, hub.ListMemory, h.owner, hub.MemoryQuery{Limit: 100})).Items
 	has := make(map[string][]hub.MemoryItem)
