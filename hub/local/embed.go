@@ -2,9 +2,11 @@ package local
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -30,7 +32,7 @@ import (
 const (
 	embedRecall = 2 * time.Second
 	embedWait   = 10 * time.Second
-	embedRests  = 30 * time.Second // that a provider is left alone which didn't answer
+	embedRests  = 30 * time.Second // that one which didn't answer is left alone, by that principal
 )
 
 // maxEmbedded is how much of an item's text is embedded, in bytes.
@@ -43,27 +45,39 @@ const (
 	embedSilent = "no_answer_in_time"
 )
 
-// embedder knows when a provider is left alone.
+// embedder knows who leaves the provider alone: a principal whose calls wait for a place, or fail,
+// has others' none the slower.
 type embedder struct {
 	mu    sync.Mutex
-	until time.Time // guarded by mu
-	why   string    // guarded by mu
+	rests map[string]embedRest // by principal; guarded by mu
 }
 
-// rests returns why no provider is asked now, "" if it is.
-func (e *embedder) rests() string {
+type embedRest struct {
+	until time.Time
+	why   string
+}
+
+// why returns why the provider isn't asked for a principal now, "" if it is.
+func (e *embedder) why(user string) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if time.Now().Before(e.until) {
-		return e.why
+	if r := e.rests[user]; time.Now().Before(r.until) {
+		return r.why
 	}
 	return ""
 }
 
-func (e *embedder) failed(why string) {
+// failed has the provider left alone, and returns why.
+func (e *embedder) failed(user, why string) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.until, e.why = time.Now().Add(embedRests), why
+	now := time.Now()
+	maps.DeleteFunc(e.rests, func(_ string, r embedRest) bool { return now.After(r.until) })
+	if e.rests == nil {
+		e.rests = make(map[string]embedRest)
+	}
+	e.rests[user] = embedRest{now.Add(embedRests), why}
+	return why
 }
 
 // embeds names the model that memory's vectors are made by: an item of another's isn't compared
@@ -103,7 +117,7 @@ func (h *Hub) embed(ctx context.Context, c hub.Caller, texts []string, within ti
 	if len(ask) == 0 {
 		return e
 	}
-	if why := h.embedder.rests(); why != "" {
+	if why := h.embedder.why(c.User); why != "" {
 		e.Why = why
 		return e
 	}
@@ -137,7 +151,7 @@ func (h *Hub) askVectors(ctx context.Context, c hub.Caller, texts []string, with
 	}
 	var out bytes.Buffer // the run's until it has ended
 	id, err := h.runs.Start(ctx, run.Request{User: c.User, Surface: c.Surface, Device: c.Device, Token: c.Token, Reserve: h.privileged(c),
-		Steps: []hub.Step{{Tool: turn.Tool, Input: input}}, Attended: true, Unasked: true, Stdout: &out, Budget: hub.Budget{Calls: 1, Wall: within}})
+		Steps: []hub.Step{{Tool: turn.Tool, Input: input}}, Attended: true, Unasked: true, Stdout: &out, Budget: hub.Budget{Calls: 1, Wall: 2 * within}}) // ctx ends it before
 	if err == nil {
 		err = h.runs.Wait(ctx, id)
 	}
@@ -146,8 +160,7 @@ func (h *Hub) askVectors(ctx context.Context, c hub.Caller, texts []string, with
 			_ = h.runs.Cancel(ctx, id, run.Stop{Reason: run.ReasonCallerGone, By: c.User}) // its end isn't waited for
 		}
 		if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-			h.embedder.failed(embedSilent)
-			return nil, embedSilent
+			return nil, h.embedder.failed(c.User, embedSilent)
 		}
 		return nil, fault.ReasonOf(err)
 	}
@@ -155,11 +168,12 @@ func (h *Hub) askVectors(ctx context.Context, c hub.Caller, texts []string, with
 	switch {
 	case err != nil:
 		return nil, fault.ReasonOf(err)
-	case len(r.Steps) != 1 || r.Steps[0].Outcome == "timed_out" || r.State == hub.RunCancelled:
-		h.embedder.failed(embedSilent)
-		return nil, embedSilent
-	case r.Steps[0].Outcome != "executed":
+	case len(r.Steps) != 1: // it waited for a place too long
+		return nil, h.embedder.failed(c.User, embedSilent)
+	case r.Steps[0].Denial != nil:
 		return nil, r.Steps[0].Reason
+	case r.Steps[0].Outcome != "executed":
+		return nil, h.embedder.failed(c.User, cmp.Or(r.Steps[0].Reason, embedSilent))
 	}
 	a, err := turn.ReadAnswer(&out)
 	switch {
@@ -167,7 +181,7 @@ func (h *Hub) askVectors(ctx context.Context, c hub.Caller, texts []string, with
 		return nil, fault.ReasonOf(err)
 	case a.Error != nil:
 		if a.Error.Again() {
-			h.embedder.failed(a.Error.Class)
+			return nil, h.embedder.failed(c.User, a.Error.Class)
 		}
 		return nil, a.Error.Class
 	case len(a.Vectors) != len(texts):

@@ -268,7 +268,10 @@ func TestMemoryWithoutVectors(t *testing.T) {
 	if err := os.Rename(fetch+".good", fetch); err != nil {
 		t.Fatal(err)
 	}
-	h.embedder.until = time.Time{}
+	if got := h.embedder.why("uid:2002"); got != "" {
+		t.Errorf("another principal does without, too: %s", got)
+	}
+	h.embedder.rests = nil
 	no := `@id("no_vectors") @untested("here") forbid (principal, action == Palyra::Action::"tool.execute", resource == Palyra::Tool::"model.turn");`
 	if err := os.WriteFile(filepath.Join(dir, "90-no.cedar"), []byte(no), 0o644); err != nil {
 		t.Fatal(err)
