@@ -15,6 +15,7 @@ import (
 	"palyra/agentloop/provider/wordhash"
 	"palyra/agentloop/turn"
 	"palyra/authz/access"
+	"palyra/call"
 	"palyra/hub"
 	"palyra/hub/config"
 	"palyra/hub/model"
@@ -168,6 +169,18 @@ func TestMemoryEmbedded(t *testing.T) {
 	r := h.agent(op, h.session(op), "what is the staging host called?")
 	if m := said(&r.Steps[0]); r.Steps[0].Tool != toolproto.MemorySearch || len(m.Items) != 1 || m.Items[0].Score.Embedding != ofHashes {
 		t.Errorf("recalled %+v", m.Items)
+	}
+	if p, err = hub.ListRuns.Do(t.Context(), h, op, hub.RunQuery{}); err != nil {
+		t.Fatal(err)
+	}
+	read := false // that call was decided with what the session had read
+	for _, r := range p.Items {
+		if r, err = hub.GetRun.Do(t.Context(), h, op, r.ID); err == nil && len(r.Steps) == 1 && r.Steps[0].Tool == turn.Tool {
+			read = read || slices.Contains(h.verify(r.Steps[0]).Statement.Predicate.Question.Inputs, call.OriginPerson)
+		}
+	}
+	if !read {
+		t.Error("no question for vectors has the session's label")
 	}
 	r = h.call(op, step("memory.retain", obj{"text": "Gulls nest on the roof.", "tags": []string{"birds"}}))
 	if said(&r.Steps[0]); !strings.Contains(heard.last(), `Gulls nest on the roof.\nbirds`) {

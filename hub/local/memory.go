@@ -64,7 +64,7 @@ func (h *Hub) memoryCall(ctx context.Context, c hub.Caller, session, name string
 		defer mu.Unlock()
 		done = &r
 	}
-	vectors := h.embed(ctx, c, texts, embedWait)
+	vectors := h.embed(ctx, c, session, texts, embedWait)
 	id, err := h.once(ctx, c, session, hub.Step{Tool: name, Input: line}, func(ctx context.Context) context.Context {
 		return memory.WithEmbedded(tool.WithMemory(ctx, beside), vectors)
 	})
