@@ -489,10 +489,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 		o := &party{user: fmt.Sprint("uid:", uid), mark: mark, has: make(map[string][]string), items: make(map[string]bool), from: make(map[string]string), named: make(map[string]bool)}
 		conn := w.dialAs(uintptr(uid), 1)[0]
 		c := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) { return conn, nil }}}
-		var scopes []string
-		for _, s := range []string{"session.read", "session.write", "run.start", "run.cancel", "approval.read", "approval.resolve", "policy.read", "token.manage", "journal.read", "artifact.read", "config.read", "layer.apply", "memory.manage"} {
-			scopes = append(scopes, s)
-		}
+		scopes := []string{"session.read", "session.write", "run.start", "run.cancel", "approval.read", "approval.resolve", "policy.read", "token.manage", "journal.read", "artifact.read", "config.read", "layer.apply", "memory.manage"}
 		req, err := http.NewRequest("POST", "http://localhost/api/v1/tokens", strings.NewReader(text(`{"name":"t","ttl_ns":36000000000000,"scopes":%s}`, scopes)))
 		if err != nil {
 			t.Fatal(err)
