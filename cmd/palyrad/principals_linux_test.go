@@ -470,7 +470,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 			t.Fatal(err)
 		}
 	}
-	p.write(fmt.Sprintf("listen.http = \"off\"\nlisten.socket_group = \"%d\"\n[vault]\nidentity = %q\n[workspaces.src]\npath = %q\nread_only = false\n[limits]\nrequests_per_second = 0\n[models.recalls]\nprovider = \"scripted\"\nscript = %q\n",
+	p.write(fmt.Sprintf("listen.http = \"off\"\nlisten.socket_group = \"%d\"\n[vault]\nidentity = %q\n[workspaces.src]\npath = %q\nread_only = false\n[limits]\nrequests_per_second = 0\n[models.hashes]\nprovider = \"scripted\"\nkind = \"embeddings\"\n[models.recalls]\nprovider = \"scripted\"\nscript = %q\n",
 		strangers, key, src, script))
 	w := &world{running: p.start(), t: t, r: rand.New(rand.NewPCG(seed, 1)), pick: rand.New(rand.NewPCG(seed, 2)), size: "1", done: make(map[string][3]int)}
 	t.Cleanup(func() {

@@ -173,11 +173,17 @@ var ways = map[string]way{
 	"sendInput": {body: func(w *world, p *party, _ func(string) string) string {
 		return text(`{"mode":"follow_up","text":%s}`, p.mark)
 	}},
+	"setMetadata": {body: func(w *world, p *party, _ func(string) string) string {
+		return text(`{"metadata":{"note":%s}}`, p.mark)
+	}},
 	"call": {body: func(w *world, p *party, id func(string) string) string {
 		in := w.one("", text(`"session":%s,`, id("session")))
 		return "{" + in + strings.TrimPrefix(steps(w, p, id), "{")
 	}, took: tookRun},
-	"listTools":  {query: func(w *world, _ func(string) string) string { return w.one("", "known=1") }},
+	"listTools": {query: func(w *world, _ func(string) string) string { return w.one("", "known=1") }},
+	"getUsage": {query: func(w *world, id func(string) string) string {
+		return w.one("", "session="+id("session"), "by=principal", "principal="+w.one(w.parties[0].user, w.parties[1].user))
+	}},
 	"listModels": {}, "findFolders": {body: func(*world, *party, func(string) string) string { return `{"paths":["/"]}` }},
 
 	"listInstructions": {}, "inspectInstructions": {}, "acceptInstructions": {}, "revokeInstructions": {},
@@ -275,7 +281,10 @@ var foreignWays = map[string]way{
 		return text(`{"model":%s,"input":%s`, w.one("agent", "recalls"), p.mark+" asks of an oak and a pine") +
 			w.one("", text(`,"previous_response_id":%s`, id("response")), text(`,"metadata":{"palyra_session":%s}`, id("session"))) + "}"
 	}, took: tookResponse},
-	"GET /v1/responses/{response}": {}, "POST /v1/responses/{response}/cancel": {},
+	"GET /v1/responses/{response}": {query: func(w *world, _ func(string) string) string {
+		return w.one("", "stream=true", "stream=true&starting_after=1")
+	}},
+	"GET /v1/responses/{response}/input_items": {}, "DELETE /v1/responses/{response}": {took: ended}, "POST /v1/responses/{response}/cancel": {},
 	"POST /v1/chat/completions": {body: func(w *world, p *party, id func(string) string) string {
 		return text(`{"model":%s,"messages":[{"role":"user","content":%s}]`, w.one("agent", "recalls"), p.mark+" asks of an oak and a pine") +
 			w.one("", text(`,"metadata":{"palyra_session":%s}`, id("session"))) + "}"
@@ -284,7 +293,7 @@ var foreignWays = map[string]way{
 		return text(`{"model":%s,"max_tokens":100,"messages":[{"role":"user","content":%s}]}`, w.one("agent", "recalls"), p.mark+" asks of an oak and a pine")
 	}},
 	"POST /v1/embeddings": {body: func(w *world, p *party, _ func(string) string) string {
-		return text(`{"model":"recalls","input":%s}`, p.mark)
+		return text(`{"model":"hashes","input":%s}`, p.mark)
 	}},
 }
 
