@@ -44,7 +44,7 @@ func runHere(t *testing.T, want int, args ...string) (stdout, stderr string) {
 
 // TestGroupHelp: the first word of several commands has help.
 func TestGroupHelp(t *testing.T) {
-	if out, errs := runHere(t, 0, "backup", "-h"); !strings.Contains(out, "palyra backup restore - ") || errs != "" {
+	if out, errs := runHere(t, 0, "backup", "-h"); !strings.Contains(out, "\n  backup restore ") || errs != "" {
 		t.Errorf("%q, %q", out, errs)
 	}
 }

@@ -225,7 +225,7 @@ func try(t *testing.T, ctx context.Context, f *fake, args ...string) (status int
 // TestGroupHelp: the first word of several commands has help.
 func TestGroupHelp(t *testing.T) {
 	status, out, errs := try(t, t.Context(), &fake{}, "members", "--help")
-	if status != 0 || !strings.Contains(out, "palyra members ls - ") || !strings.Contains(out, "palyra members set - ") || errs != "" {
+	if status != 0 || !strings.Contains(out, "\n  members ls ") || !strings.Contains(out, "\n  members set ") || errs != "" {
 		t.Errorf("status %d, %q, %q", status, out, errs)
 	}
 }

@@ -35,7 +35,7 @@ func TestBadInput(t *testing.T) {
 // TestGroupHelp: the first word of several commands has help.
 func TestGroupHelp(t *testing.T) {
 	var out, errs strings.Builder
-	if got := run(t.Context(), []string{"policy", "--help"}, &out, &errs); got != 0 || !strings.Contains(out.String(), "palyra policy mutate - ") || errs.Len() > 0 {
+	if got := run(t.Context(), []string{"policy", "--help"}, &out, &errs); got != 0 || !strings.Contains(out.String(), "\n  policy mutate ") || errs.Len() > 0 {
 		t.Errorf("status %d, %q, %q", got, &out, &errs)
 	}
 }

@@ -33,7 +33,7 @@ var rowCost = map[string]int64{
 	"passkeys":       120,
 	"session_inputs": 20,
 	"memories":       150,
-	"usage":          60,
+	"usage":          30,
 
 	"device_certificates": 120,
 }
