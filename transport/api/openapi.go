@@ -119,6 +119,8 @@ func (s *schemas) params(o *hub.Operation) []any {
 		switch {
 		case q.Number:
 			sch = object{"type": "integer", "minimum": 0}
+		case q.Flag:
+			sch = object{"type": "boolean"}
 		case len(q.Enum) > 0:
 			sch = object{"type": "string", "enum": q.Enum}
 		}

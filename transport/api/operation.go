@@ -14,6 +14,7 @@ type Field struct {
 	Enum   []string // allowed values; nil: any
 	Many   bool     // may be repeated
 	Number bool     // decimal, not negative
+	Flag   bool     // true or false
 	Max    uint64   // of a number that is at least 1; 0: no bound
 	Needed bool     // must be there
 	Of     string   // of "after": the kind of the list's items
@@ -69,8 +70,11 @@ func (in *Input) fields(whole, t reflect.Type, at []int, of string) {
 			if enum := f.Tag.Get("enum"); enum != "" {
 				p.Enum = strings.Fields(enum)
 			}
-			if k := f.Type.Kind(); k == reflect.Int || k == reflect.Uint64 {
+			switch f.Type.Kind() {
+			case reflect.Int, reflect.Uint64:
 				p.Number = true
+			case reflect.Bool:
+				p.Flag = true
 			}
 			for _, d := range f.Tag.Get("max") {
 				p.Max = 10*p.Max + uint64(d-'0')

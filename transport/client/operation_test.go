@@ -83,6 +83,8 @@ func sample(v reflect.Value, op *hub.Operation) {
 			x.SetUint(7)
 		case f.Number:
 			x.SetInt(7)
+		case f.Flag:
+			x.SetBool(true)
 		case f.Many:
 			x.Set(reflect.ValueOf(f.Enum[:2]))
 		case len(f.Enum) > 0:

@@ -80,7 +80,10 @@ func parseQuery(raw string, params []api.Field) (url.Values, error) {
 			return nil, usage("invalid_input", "parse query", fmt.Errorf("parameter %q %d times", name, len(vs)))
 		}
 		for _, v := range vs {
-			if !fitsParam(p, v) {
+			switch fits := fitsParam(p, v); {
+			case !fits && p.Flag:
+				return nil, usage("invalid_input", "parse query", fmt.Errorf("parameter %q is neither true nor false", name))
+			case !fits:
 				return nil, usage("invalid_input", "parse query", fmt.Errorf("parameter %q does not hold %s", name, p.Doc))
 			}
 		}
@@ -93,6 +96,8 @@ func fitsParam(p api.Field, v string) bool {
 	case p.Number:
 		_, err := parseUint(v)
 		return err == nil
+	case p.Flag:
+		return v == "true" || v == "false"
 	case len(p.Enum) > 0:
 		return slices.Contains(p.Enum, v)
 	}

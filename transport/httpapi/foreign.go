@@ -48,7 +48,7 @@ type foreignInput struct {
 
 // foreignEvents is the query for a response's events.
 type foreignEvents struct {
-	Stream        string `json:"stream" in:"query" enum:"true false"`
+	Stream        bool   `json:"stream" in:"query"`
 	StartingAfter uint64 `json:"starting_after" in:"query"`
 }
 

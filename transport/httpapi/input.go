@@ -118,6 +118,8 @@ func setQuery(v reflect.Value, f *api.Field, vs []string) error {
 			return usage("invalid_input", "parse query", fmt.Errorf("%s is not between 1 and %d", f.Name, f.Max))
 		}
 		v.Set(reflect.ValueOf(n).Convert(v.Type()))
+	case f.Flag:
+		v.SetBool(vs[0] == "true")
 	case f.Many:
 		v.Set(reflect.ValueOf(vs))
 	case f.Of != "" && checkID(f.Of, vs[0]) != nil:

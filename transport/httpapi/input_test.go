@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"palyra/hub"
+	"palyra/internal/fault"
+	"palyra/transport/api"
 	"palyra/transport/api/apitest"
 )
 
@@ -79,6 +81,30 @@ func TestBadIDs(t *testing.T) {
 	}
 	r.refused(r.send(get, "/api/v1/runs?session=run_"+hex, ""), 400, "invalid_input")
 	r.refused(r.send(http.MethodDelete, "/api/v1/members/a%0ab", "", "If-Match: *"), 400, "invalid_input")
+}
+
+// TestFlags: a parameter that is true or false has these two spellings, in the document, too.
+func TestFlags(t *testing.T) {
+	type input struct {
+		Whole bool `json:"whole,omitempty" in:"query" doc:"all of it"`
+	}
+	op := &hub.Operation{ID: "look", Method: get, Path: "/look", In: api.Type[input](), Status: 200}
+	for query, want := range map[string]any{"": input{}, "whole=true": input{true}, "whole=false": input{}, "whole=1": nil, "whole=True": nil, "whole=": nil, "whole": nil,
+		"whole=true&whole=true": nil} {
+		x := &exchange{r: new(http.Request), rt: &route{Operation: op, in: api.InputOf(op)}}
+		var err error
+		var got any
+		if x.query, err = parseQuery(query, x.rt.in.Query); err == nil {
+			got, err = x.input()
+		}
+		if got != want || want == nil && (fault.KindOf(err) != fault.Usage || !strings.Contains(err.Error(), `"whole"`)) {
+			t.Errorf("%q: %+v, %v", query, got, err)
+		}
+	}
+	doc, err := api.Document([]*hub.Operation{op})
+	if err != nil || !strings.Contains(strings.Join(strings.Fields(string(doc)), " "), `"name": "whole", "schema": { "type": "boolean" }`) {
+		t.Errorf("%v\n%s", err, doc)
+	}
 }
 
 // dial opens a connection that a test writes to as it likes.
