@@ -94,7 +94,8 @@ func (h *Hub) embeds() string {
 }
 
 // embed has vectors of texts made for a caller, within a time. nil: no model is configured for it.
-// The call is decided with what the session that has the texts has read; "": it has read nothing.
+// The call is decided with what the session that has the texts has read, and counted as that
+// session's; "": it is a session of its own.
 func (h *Hub) embed(ctx context.Context, c hub.Caller, session string, texts []string, within time.Duration) *memory.Embedded {
 	name := h.embeds()
 	if name == "" || len(texts) == 0 {
@@ -152,7 +153,7 @@ func (h *Hub) askVectors(ctx context.Context, c hub.Caller, session string, text
 	}
 	var out bytes.Buffer // the run's until it has ended
 	id, err := h.runs.Start(ctx, run.Request{User: c.User, Surface: c.Surface, Device: c.Device, Token: c.Token, Reserve: h.privileged(c),
-		Steps: []hub.Step{{Tool: turn.Tool, Input: input}}, Attended: true, Unasked: true, Wrote: session, Stdout: &out, Budget: hub.Budget{Calls: 1, Wall: 2 * within}}) // ctx ends it before
+		Steps: []hub.Step{{Tool: turn.Tool, Input: input}}, Attended: true, Unasked: true, Wrote: session, Stdout: &out, Spends: session, Budget: hub.Budget{Calls: 1, Wall: 2 * within}}) // ctx ends it before
 	if err == nil {
 		err = h.runs.Wait(ctx, id)
 	}

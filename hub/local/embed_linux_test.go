@@ -19,6 +19,7 @@ import (
 	"palyra/hub"
 	"palyra/hub/config"
 	"palyra/hub/model"
+	"palyra/hub/run"
 	"palyra/hub/session"
 	"palyra/hub/store"
 	"palyra/internal/built"
@@ -216,6 +217,65 @@ func TestMemoryEmbedded(t *testing.T) {
 	}
 	if h.call(op, hub.Step{Tool: turn.Tool, Input: b}); len(h.files(vector)) == 0 {
 		t.Error("a vector isn't found where it stands")
+	}
+}
+
+// TestVectorsAreCounted: the tokens of a caller's vectors, and of those that memory has made, are
+// counted as the provider says, by principal and day, and by the session of the call that needed
+// them. With its budget taken none is asked for, which the call is told by name.
+func TestVectorsAreCounted(t *testing.T) {
+	h, heard, _ := remembersNear(t, func(c *Config, _ *kernel.Config) { c.Agent.SessionTokens, c.Agent.DayTokens = 9, 20_000 })
+	op := h.member(2001, access.Operator)
+	took := func(q hub.UsageQuery, model string, turns, tokens int64) {
+		t.Helper()
+		u := h.usage(op, q)
+		for _, it := range u.Items {
+			if it.Model == model {
+				if it.Took != (hub.UsageCount{Turns: turns, AgentUsage: hub.AgentUsage{Input: tokens}}) {
+					t.Errorf("%+v", it)
+				}
+				return
+			}
+		}
+		t.Errorf("nothing of %s: %+v", model, u.Items)
+	}
+	call := hub.Step{Tool: turn.Tool, Input: json.RawMessage(`{"model":"hashes","request":{"embed":{"input":["hello there","tea"]}}}`)}
+	h.call(op, call)
+	took(hub.UsageQuery{}, "hashes", 1, 3)
+	h.add(op, secretive, "hosts") // seven words
+	took(hub.UsageQuery{}, "hashes", 2, 10)
+	session := h.session(op)
+	r := h.agent(op, session, "which host is staging?")
+	if r.Steps[0].Tool != toolproto.MemorySearch || !strings.Contains(r.Steps[0].Stdout.Text, ofHashes) {
+		t.Errorf("%+v", r.Steps[0])
+	}
+	took(hub.UsageQuery{}, "hashes", 3, 14)
+	took(hub.UsageQuery{Session: session}, "hashes", 1, 4)
+	search := func(session, want string) {
+		t.Helper()
+		asked := heard.count()
+		r := h.did(request(h.house, hub.SearchMemory, op, hub.MemorySearch{Session: session, Query: "the staging"}))
+		if got := by(r.Items); !slices.Equal(got, []string{want}) || (heard.count() > asked) != (want == ofHashes) {
+			t.Errorf("by %q, want %s; %d questions", got, want, heard.count()-asked)
+		}
+	}
+	const over = "hash-embedding-v1: " + run.ReasonTokens
+	search(session, over) // the agent's turn and its recall have taken as much
+	other := h.session(op)
+	for range 5 {
+		search(other, ofHashes)
+	}
+	search(other, over)
+	took(hub.UsageQuery{Session: other}, "hashes", 5, 10)
+	search("", ofHashes)
+	h.call(op, hub.Step{Tool: turn.Tool, Input: json.RawMessage(`{"model":"hashes","request":{"embed":{"input":["` + strings.Repeat("tea ", 20_000) + `"]}}}`)})
+	search("", over)
+	search(h.session(op), over)
+	if r := h.call(op, call); r.Reason != run.ReasonTokens {
+		t.Errorf("%+v", r)
+	}
+	if r := h.call(op, step("memory.search", obj{"query": "staging"})); !strings.Contains(r.Steps[0].Stdout.Text, over) {
+		t.Errorf("%+v", r.Steps[0])
 	}
 }
 

@@ -348,6 +348,13 @@ func (p *tap) Expand(ctx context.Context, who policy.Entity, name string, input 
 	return x, err
 }
 
+// count returns how many questions there were.
+func (p *tap) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.asked)
+}
+
 // last returns the last question.
 func (p *tap) last() string {
 	p.mu.Lock()

@@ -2,6 +2,7 @@ package run
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -54,9 +55,13 @@ type Request struct {
 	// Beside puts what comes beside the calls into their ctx. It isn't kept: a run that goes on
 	// after a restart goes on without. nil: nothing does.
 	Beside func(ctx context.Context) context.Context
-	// Stdout gets what the calls write to standard output, which is kept nowhere then. It isn't kept
-	// itself, so such a run is Attended. nil: what they write is kept.
-	Stdout io.Writer
+	// Stdout gets what the calls write to standard output, which is kept nowhere then. It's the run's
+	// until that has ended, and isn't kept itself, so such a run is Attended. nil: what they write is
+	// kept.
+	Stdout *bytes.Buffer
+	// Spends is the session of the same user that turns of models are counted of and bounded by.
+	// "": the run's.
+	Spends string
 }
 
 // plan is what is kept of a Request, as JSON in the run's row.
@@ -77,8 +82,13 @@ type plan struct {
 	Attended   bool `json:"attended,omitempty"`
 	Ephemeral  bool `json:"ephemeral,omitempty"` // the session is the run's own
 
+	Spends string `json:"spends,omitempty"`
+
 	Metadata map[string]string `json:"metadata,omitempty"`
 }
+
+// spends returns the session that turns of models are counted of.
+func (p *plan) spends(session string) string { return cmp.Or(p.Spends, session) }
 
 // check refuses what cannot be made and spells inputs in one way.
 func (q *Request) check() (*plan, error) {
@@ -106,7 +116,7 @@ func (q *Request) check() (*plan, error) {
 	case !metadata(q.Metadata):
 		return bad("invalid_input", "%w", errMetadata)
 	}
-	p := &plan{Surface: q.Surface, Device: q.Device, Token: q.Token, Reserve: q.Reserve, KeepGoing: q.KeepGoing, Staged: q.Staged, Parallel: q.Parallel, Attended: q.Attended && q.Key == "", Ephemeral: q.Session == "", Agent: q.Agent, Metadata: q.Metadata}
+	p := &plan{Surface: q.Surface, Device: q.Device, Token: q.Token, Reserve: q.Reserve, KeepGoing: q.KeepGoing, Staged: q.Staged, Parallel: q.Parallel, Attended: q.Attended && q.Key == "", Ephemeral: q.Session == "", Agent: q.Agent, Metadata: q.Metadata, Spends: q.Spends}
 	var err error
 	if p.Background, err = q.checkBackground(); err != nil {
 		return nil, err

@@ -292,7 +292,7 @@ func foundIn(p *receipt.Predicate, index uint64) result {
 // journal does not know.
 func (e *Engine) interrupted(ctx context.Context, id string, p *plan, found result) error {
 	return e.alone(ctx, id, func(tx *store.Tx, r *store.Run) error {
-		if err := settleRunning(tx, r, found); err != nil {
+		if err := settleRunning(tx, r, p, found); err != nil {
 			return err
 		}
 		return e.close(tx, r, p, Stop{State: store.RunFailed, Reason: ReasonInterrupted})
@@ -305,7 +305,7 @@ func (e *Engine) resumed(ctx context.Context, r *store.Run, p *plan, found resul
 	j := e.newJob(r.ID, r.Session, r.Principal, p, r.Budget)
 	_ = e.remember(j) // it has been promised, also without room
 	err := e.alone(ctx, r.ID, func(tx *store.Tx, r *store.Run) error {
-		if err := settleRunning(tx, r, found); err != nil {
+		if err := settleRunning(tx, r, p, found); err != nil {
 			return err
 		}
 		if r.State == store.RunWaitingApproval {
@@ -342,7 +342,7 @@ func (e *Engine) resumed(ctx context.Context, r *store.Run, p *plan, found resul
 }
 
 // settleRunning gives the step of a run that was running its end.
-func settleRunning(tx *store.Tx, r *store.Run, found result) error {
+func settleRunning(tx *store.Tx, r *store.Run, p *plan, found result) error {
 	s, err := running(tx, r.ID)
 	if err != nil || s == nil {
 		return err
@@ -361,7 +361,7 @@ func settleRunning(tx *store.Tx, r *store.Run, found result) error {
 	}
 	found.Inputs = rec.Inputs
 	if rec.Turn != nil && !found.intended { // its model wasn't asked
-		if err := countEnded(tx, r, rec.Turn, nil); err != nil {
+		if err := countEnded(tx, r, p, rec.Turn, nil); err != nil {
 			return err
 		}
 	}

@@ -1,10 +1,10 @@
 package run
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"sync"
 	"time"
@@ -23,7 +23,7 @@ type job struct {
 	plan              *plan
 	beside            func(context.Context) context.Context // nil: nothing comes beside its calls
 	unasked           bool                                  // no person is asked about its calls
-	stdout            io.Writer                             // of its calls; nil: it's kept
+	stdout            *bytes.Buffer                         // of its calls; nil: it's kept
 	src               Source
 	inbox             Inbox // of an agent
 

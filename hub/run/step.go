@@ -1,6 +1,7 @@
 package run
 
 import (
+	"bytes"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -87,11 +88,11 @@ func (e *Engine) endStep(j *job, res result) op {
 	e.mu.Lock()
 	e.seen = max(e.seen, res.seen)
 	e.mu.Unlock()
-	calls, bytes := j.use.Calls, j.budget.Bytes-j.left.n.Load()
+	calls, bytes, plan := j.use.Calls, j.budget.Bytes-j.left.n.Load(), j.plan
 	return func(tx *store.Tx, r *store.Run) error {
 		r.Use.Calls, r.Use.Bytes = calls, bytes
 		if turn != nil && turn.over == nil {
-			if err := countEnded(tx, r, &turn.begun, res.turn); err != nil {
+			if err := countEnded(tx, r, plan, &turn.begun, res.turn); err != nil {
 				return err
 			}
 		}
@@ -188,8 +189,9 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 	if j.beside != nil {
 		ctx = j.beside(ctx)
 	}
+	before := 0
 	if j.stdout != nil {
-		part.Stdout = j.stdout
+		part.Stdout, before = j.stdout, j.stdout.Len()
 	}
 	subject := approval.Subject{Run: j.id, Session: j.session, Step: row.Index, Requester: j.user}
 	var timer *time.Timer
@@ -255,7 +257,11 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 		e.enters(j, res.reads)
 	}
 	if j.turn != nil && res.intended {
-		res.turn = j.turn.took(ctx, live)
+		var out written = readerAt{ctx, live}
+		if j.stdout != nil {
+			out = bytes.NewReader(j.stdout.Bytes()[before:])
+		}
+		res.turn = j.turn.took(out)
 	}
 	switch {
 	case err == nil:

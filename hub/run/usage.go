@@ -86,21 +86,22 @@ func (e *Engine) countBegun(tx *store.Tx, j *job) (*store.Usage, error) {
 	if t.over, err = e.cfg.Spending.over(tx, j); err != nil || t.over != nil {
 		return nil, err
 	}
-	return &t.begun, tx.CountUsage(j.session, j.user, t.begun)
+	return &t.begun, tx.CountUsage(j.plan.spends(j.session), j.user, t.begun)
 }
 
 // countEnded counts what a turn took instead of what was counted when it began. nil: nothing.
-func countEnded(tx *store.Tx, r *store.Run, begun, took *store.Usage) error {
+func countEnded(tx *store.Tx, r *store.Run, p *plan, begun, took *store.Usage) error {
 	if took == nil {
 		took = new(store.Usage)
 	}
 	u := took.Less(*begun)
 	u.Day, u.Model = begun.Day, begun.Model
-	return tx.CountUsage(r.Session, r.Principal, u)
+	return tx.CountUsage(p.spends(r.Session), r.Principal, u)
 }
 
 // over returns why no further turn of a run is made, nil if one may be.
 func (s Spending) over(tx *store.Tx, j *job) (why, err error) {
+	spends := j.plan.spends(j.session)
 	for _, b := range [...]struct {
 		key, name    string
 		whose        string
@@ -108,7 +109,7 @@ func (s Spending) over(tx *store.Tx, j *job) (why, err error) {
 		tokens, cost int64
 		hint         string
 	}{
-		{"session", "session " + j.session, j.session, 0, s.SessionTokens, s.SessionCost, "another session has as much again; palyra agent usage --session " + j.session + " says what took it"},
+		{"session", "session " + spends, spends, 0, s.SessionTokens, s.SessionCost, "another session has as much again; palyra agent usage --session " + spends + " says what took it"},
 		{"day", "day of " + j.user, j.user, store.DayOf(time.Now()), s.DayTokens, s.DayCost, "a day ends at 00:00 UTC; palyra agent usage says what took it"},
 	} {
 		if b.tokens <= 0 && b.cost <= 0 {
@@ -133,16 +134,22 @@ func (s Spending) over(tx *store.Tx, j *job) (why, err error) {
 	return nil, nil
 }
 
+// written is what a call wrote to its standard output.
+type written interface {
+	io.ReaderAt
+	Size() int64
+}
+
 // took returns what a turn took whose program may have run, by its output: what the provider says;
 // nothing, if it refused the question or wasn't reached; else the size of question and answer. A
 // provider that was quiet for too long, or answered with something else, may have worked on it.
-func (t *turned) took(ctx context.Context, l *live) *store.Usage {
+func (t *turned) took(out written) *store.Usage {
 	var last turn.Event
-	if b := l.lastLine(ctx, 0); b != nil && json.Unmarshal(b, &last) == nil && last.End != "" && last.Usage != nil {
+	if b := lastLine(out); b != nil && json.Unmarshal(b, &last) == nil && last.End != "" && last.Usage != nil {
 		u := t.usage(*last.Usage)
 		return &u
 	}
-	a, _ := turn.ReadAnswer(io.NewSectionReader(readerAt{ctx, l}, 0, l.size(0)))
+	a, _ := turn.ReadAnswer(io.NewSectionReader(out, 0, out.Size()))
 	if e := a.Error; e != nil && len(a.Message.Parts) == 0 && (e.Status != 0 || e.Class != turn.TimedOut && e.Class != turn.Malformed) {
 		u := t.usage(turn.Usage{})
 		return &u
@@ -162,27 +169,30 @@ func (t *turned) took(ctx context.Context, l *live) *store.Usage {
 // maxEnd is more than the last event of an answer has, in bytes, if it says what the turn took.
 const maxEnd = 4 << 10
 
-// lastLine returns the last line of a stream that is closed, nil if it's long, or isn't kept.
-func (l *live) lastLine(ctx context.Context, stream int) []byte {
-	b := make([]byte, min(maxEnd, l.size(stream)))
-	if _, err := (readerAt{ctx, l}).ReadAt(b, l.size(stream)-int64(len(b))); err != nil {
+// lastLine returns the last line of an output that is whole, nil if it's long, or isn't kept.
+func lastLine(out written) []byte {
+	b := make([]byte, min(maxEnd, out.Size()))
+	if _, err := out.ReadAt(b, out.Size()-int64(len(b))); err != nil {
 		return nil
 	}
 	b = bytes.TrimSuffix(b, []byte("\n"))
 	at := bytes.LastIndexByte(b, '\n')
-	if at < 0 && l.size(stream) > maxEnd {
+	if at < 0 && out.Size() > maxEnd {
 		return nil
 	}
 	return b[at+1:]
 }
 
-// readerAt reads the standard output of a step.
+// readerAt reads the standard output of a step that is closed.
 type readerAt struct {
 	ctx context.Context
 	l   *live
 }
 
-// ReadAt implements io.ReaderAt.
+// Size implements written.
+func (r readerAt) Size() int64 { return r.l.size(0) }
+
+// ReadAt implements written.
 func (r readerAt) ReadAt(b []byte, off int64) (n int, err error) {
 	for n < len(b) {
 		k, over, lost, err := r.l.readAt(r.ctx, 0, b[n:], off+int64(n))

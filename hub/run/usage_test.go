@@ -1,6 +1,7 @@
 package run
 
 import (
+	"bytes"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -103,6 +104,8 @@ func TestUsage(t *testing.T) {
 		"not reached":         {asks(400, "exit", `{"error":{"class":"network_unavailable","message":"x"}}`), store.Usage{Turns: 1}},
 		"quiet for too long":  {asks(400, "exit", `{"error":{"class":"provider_timeout","message":"x"}}`), store.Usage{Turns: 1, Sized: 1, Input: 100, Cost: 200}},
 		"nothing":             {asks(400, "exit"), store.Usage{Turns: 1, Sized: 1, Input: 100, Cost: 200}},
+		"vectors":             {asks(400, "", `{"vector":"AACAPw=="}`, `{"end":"stop","usage":{"input":7,"output":0}}`), store.Usage{Turns: 1, Input: 7, Cost: 14}},
+		"vectors, not said":   {asks(400, "", `{"vector":"AACAPw=="}`, `{"end":"stop"}`), store.Usage{Turns: 1, Sized: 1, Input: 100, Cost: 200}},
 		"denied by policy":    {asks(400, "deny"), store.Usage{}},
 		"another tool":        {steps("ok"), store.Usage{}},
 		"no such model":       {steps(turn.Tool + ` {"model":"none","bytes":400}`), store.Usage{}},
@@ -118,6 +121,56 @@ func TestUsage(t *testing.T) {
 	if got := h.counts(alice); got.Input != store.MaxUsage || got.Output != store.MaxUsage || got.Cost != store.MaxUsage {
 		t.Errorf("%+v", got)
 	}
+}
+
+// TestUsageOfOwnOutput: a turn whose output has its own reader counts as any, of the session that it
+// is for, and by the last of what it wrote; a crash changes nothing of whose it is.
+func TestUsageOfOwnOutput(t *testing.T) {
+	const end = `{"end":"stop","usage":{"input":7,"output":0}}`
+	h := open(t, metered(Spending{SessionTokens: 300, DayTokens: 1000}))
+	out := bytes.NewBufferString(end + "\n") // of before
+	q := Request{User: alice, Attended: true, Stdout: out, Spends: h.sess}
+	for name, c := range map[string]struct {
+		steps []hub.Step
+		want  store.Usage
+	}{
+		"said":      {asks(400, "", `{"vector":"AACAPw=="}`, end), store.Usage{Turns: 1, Input: 7, Cost: 14}},
+		"said, two": {append(asks(400, "", end), asks(400, "", `{"end":"stop","usage":{"input":8,"output":0}}`)...), store.Usage{Turns: 2, Input: 15, Cost: 30}},
+		"not said":  {asks(400, "", `{"vector":"AACAPw=="}`, `{"end":"stop"}`), store.Usage{Turns: 1, Sized: 1, Input: 100, Cost: 200}},
+		"nothing":   {asks(400, "exit"), store.Usage{Turns: 1, Sized: 1, Input: 100, Cost: 200}},
+		"refused":   {asks(400, "exit", `{"error":{"class":"rate_limited","message":"x"}}`), store.Usage{Turns: 1}},
+	} {
+		q.Steps = c.steps
+		r, took := h.takes(q)
+		if took != c.want || r.Session == h.sess || h.counts(r.Session) != (store.Usage{}) {
+			t.Errorf("%s: %+v, want %+v; its own session has %+v", name, took, c.want, h.counts(r.Session))
+		}
+	}
+	for len(h.g.in) > 0 {
+		<-h.g.in
+	}
+	q.Steps = asks(800, "hold")
+	h.start(q)
+	<-h.g.in
+	was := h.counts(h.sess)
+	h.dies() // before its program ran
+	h.reopen(metered(Spending{SessionTokens: 300, DayTokens: 1000}))
+	if got, want := h.counts(h.sess), was.Less(store.Usage{Turns: 1, Sized: 1, Input: 200, Cost: 400}); got != want || h.counts(alice) != want {
+		t.Errorf("after a crash %+v, want %+v", got, want)
+	}
+	refused := func(says string) {
+		t.Helper()
+		if r := h.ended(h.start(q)); r.Reason != ReasonTokens || !strings.Contains(r.Steps[0].Error, says) {
+			t.Errorf("%s: %+v", r.Reason, r.Steps)
+		}
+	}
+	q.Steps = asks(800, "", `{"end":"stop"}`)
+	h.ended(h.start(q))
+	refused("the session " + h.sess + " has taken 422 tokens, and agent.session_tokens is 300")
+	q.Steps, q.Spends = asks(4000, "", `{"end":"stop"}`), h.session()
+	h.ended(h.start(q))
+	q.Spends = h.session()
+	refused("agent.day_tokens is 1000")
 }
 
 // TestUsageUnderWay: a turn counts by its question while it's under way, and a cancelled one by its

@@ -114,4 +114,10 @@ func TestEmbeddingsRefused(t *testing.T) {
 			t.Errorf("%s: %v", class, o)
 		}
 	}
+	f = newVectors(t)
+	f.steps = []step{{tool: turn.Tool, result: hub.StepResult{State: "failed", Reason: "budget_tokens", Error: "it has taken enough", Denial: &hub.Denial{Layer: hub.LayerBudget, Reason: "budget_tokens"}}}}
+	f.end = hub.Run{State: hub.RunFailed, Reason: "budget_tokens"}
+	if o := f.object(f.ask(NewHandler(), "POST", pathEmbeddings, `{"model":"vectors","input":"a"}`), 429); at(o, "error", "code") != "insufficient_quota" || at(o, "error", "palyra", "reason") != "budget_tokens" {
+		t.Error(o)
+	}
 }
