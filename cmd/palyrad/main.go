@@ -12,11 +12,11 @@
 // row lead to safe mode, in which callers can read everything and make no call
 // (attempts.go). A full disk does that at once, and counts as no bad start.
 //
-// SIGTERM and SIGINT drain: palyrad takes no new calls, lets running ones finish until
-// daemon.drain_timeout has passed, then kills them and writes the receipts; status 0. A
-// second signal cuts the wait short. SIGHUP reads configuration and policies again and
-// keeps the old ones if anything is wrong with the new. Nothing here decides whether a call
-// may run.
+// SIGTERM and SIGINT drain: palyrad takes no new calls, withdraws the questions that no person has
+// answered, lets running calls finish until daemon.drain_timeout has passed, then kills them and
+// writes the receipts; status 0. A second signal cuts the wait short. SIGHUP reads configuration
+// and policies again and keeps the old ones if anything is wrong with the new. Nothing here decides
+// whether a call may run.
 package main
 
 import (

@@ -47,7 +47,7 @@ func (b *book) Open(ctx context.Context, a *approval.Entry) error {
 		return tx.UpdateRun(r)
 	})
 	if err == nil {
-		b.e.pause(j)
+		b.e.asks(j)
 	}
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 
+	"palyra/authz/approval"
 	"palyra/hub"
 	"palyra/hub/session"
 	"palyra/hub/store"
@@ -64,6 +65,46 @@ func TestDrain(t *testing.T) {
 	}
 	if h.g.count() != 4 {
 		t.Errorf("%d calls", h.g.count())
+	}
+}
+
+// TestDrainOfQuestions: Close waits for no person's answer, and ends those runs as a restart does;
+// what is at work goes on until it asks.
+func TestDrainOfQuestions(t *testing.T) {
+	h := open(t, nil)
+	works := h.start(Request{Steps: steps("hold", "ask")})
+	answered := h.start(Request{User: alice, Steps: steps("ask", "hold", "ok")})
+	h.until(answered, hub.EventRunWaitingApproval)
+	if _, err := h.Approvals().Resolve(t.Context(), h.question().ID, 0, approval.By{Principal: "uid:0", Surface: "unix"}, approval.Reply{Approve: true}); err != nil {
+		t.Fatal(err)
+	}
+	asks := h.start(Request{User: alice, Steps: steps("ask", "ok")})
+	h.until(asks, hub.EventRunWaitingApproval)
+	for holds := 0; holds < 2; {
+		if <-h.g.in == "hold" {
+			holds++
+		}
+	}
+	closed, e := make(chan error, 1), h.Engine
+	go func() { closed <- e.Close(context.Background()) }()
+	if r := h.ended(asks); r.State != hub.RunFailed || r.Reason != ReasonInterrupted || r.Steps[0].Reason != "withdrawn" || r.Steps[1].State != hub.StepSkipped {
+		t.Errorf("%s %s, %+v", r.State, r.Reason, r.Steps)
+	}
+	for _, id := range []string{works, answered} {
+		if r := h.read(id); r.State != hub.RunInProgress {
+			t.Errorf("%s %s", r.State, r.Reason)
+		}
+	}
+	h.g.free <- struct{}{}
+	h.g.free <- struct{}{}
+	if err := <-closed; err != nil {
+		t.Fatal(err)
+	}
+	if r := h.read(works); r.State != hub.RunFailed || r.Reason != ReasonInterrupted || r.Steps[0].State != hub.StepDone {
+		t.Errorf("%s %s, %+v", r.State, r.Reason, r.Steps)
+	}
+	if r := h.read(answered); r.State != hub.RunDone {
+		t.Errorf("%s %s, %+v", r.State, r.Reason, r.Steps)
 	}
 }
 

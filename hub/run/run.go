@@ -378,14 +378,15 @@ func (e *Engine) cancelLocked(j *job, s *Stop) {
 	})
 }
 
-// Close takes no new runs, ends those in the background, waits until the others at work have ended,
-// ends the programs that answered them, and when ctx is done ends all as interrupted. Those that
-// wait for their turn keep it for the next Open.
+// Close takes no new runs, ends those in the background and those that wait for a person's answer,
+// waits until the others at work have ended, ends the programs that answered them, and when ctx is
+// done ends all as interrupted. Those that wait for their turn keep it for the next Open.
 func (e *Engine) Close(ctx context.Context) error {
 	e.mu.Lock()
 	e.closed = true
 	for _, j := range e.jobs {
-		if j.plan.Background && !serves(j.plan.Steps) { // no caller waits for it, and it may take hours
+		// No caller waits for a run in the background, and it may take hours; so may an answer.
+		if j.plan.Background && !serves(j.plan.Steps) || j.asking {
 			j.cancel(&Stop{State: store.RunFailed, Reason: ReasonInterrupted})
 		}
 	}

@@ -37,6 +37,8 @@ type job struct {
 	started chan struct{} // closed when its program has run for a while
 	made    time.Time
 
+	asking bool // it waits for a person's answer, and has nothing at work; guarded by Engine.mu
+
 	back chan struct{} // closed when a run that gave its place away has one again; nil: it wants none; guarded by Engine.mu
 
 	label *label // of its session, once a call of it was about to be made; what it points to is guarded by Engine.mu

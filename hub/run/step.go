@@ -210,6 +210,7 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 			j.note(hub.EventStepDecided, hub.StepDecided{Step: row.Index, CallID: ev.CallID, Capsule: ev.Capsule,
 				DecisionID: res.DecisionID, Effect: d.Effect.String(), Reason: d.Reason, Policies: some(d.Policies)})
 		case kernel.StepAnswered:
+			e.answered(j)
 			if ev.Approval.Answer == approval.Approved {
 				e.resume(j)
 			}
@@ -405,6 +406,24 @@ func (e *Engine) pause(j *job) {
 	e.mu.Lock()
 	moves := e.lines.Pause(j.id)
 	e.startLocked(moves.Active)
+	e.mu.Unlock()
+}
+
+// asks gives the place of a run to others while it waits for a person's answer. When the engine
+// closes it doesn't wait any more.
+func (e *Engine) asks(j *job) {
+	e.pause(j)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if j.asking = true; e.closed {
+		j.cancel(&Stop{State: store.RunFailed, Reason: ReasonInterrupted})
+	}
+}
+
+// answered notes that a run waits for no answer any more.
+func (e *Engine) answered(j *job) {
+	e.mu.Lock()
+	j.asking = false
 	e.mu.Unlock()
 }
 
