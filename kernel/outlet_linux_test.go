@@ -253,6 +253,9 @@ func TestNetworksAlone(t *testing.T) {
 	if e := o.Result.Evidence.Egress; o.Exit == 0 || len(e.Connections) > 0 || len(e.Denied) != 1 || e.Denied[0].Why != evidence.DenyForbidden {
 		t.Errorf("elsewhere: %d, %+v", o.Exit, e)
 	}
+	if d := o.Diagnosis; d == nil || !strings.Contains(d.Text, "public.example") || !strings.Contains(d.Text, "in no network that the call names") {
+		t.Errorf("elsewhere: %+v", d)
+	}
 	w.await(0)
 }
 

@@ -409,7 +409,7 @@ func (c *call) diagnose(outcome string) *diagnosis.Diagnosis {
 	s := diagnosis.Seen{
 		Outcome: outcome, Observed: e.Exit.Basis == evidence.Observed, Code: e.Exit.Code, Signal: e.Exit.Signal, LimitHit: e.Exit.LimitHit,
 		Cut: e.Output.Cut, Limits: c.s.capsule.Limits, BuiltIn: c.s.capsule.Tool != ToolRun, InPlace: e.Tier == tier.B.String(),
-		TTY: c.s.capsule.TTY != nil, Caches: c.s.capsule.Caches, Argv: c.s.capsule.Argv, Hosts: c.s.capsule.EgressHosts,
+		TTY: c.s.capsule.TTY != nil, Caches: c.s.capsule.Caches, Argv: c.s.capsule.Argv, Hosts: c.s.capsule.EgressHosts, Networks: c.s.networks,
 	}
 	if w := c.s.capsule.Workspace; w != nil {
 		s.Workspace = w.Source

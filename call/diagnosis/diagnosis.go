@@ -82,6 +82,8 @@ type Seen struct {
 	Caches []string // that the call used
 	Argv   []string // of the call
 	Hosts  []string // that the call names, as rules
+	// Networks says that names of Hosts may lead into networks among them alone.
+	Networks bool
 
 	// BuiltIn says that the program is a built-in tool's: it explains its own errors and its
 	// limits are fixed, so there is neither a guess nor a setting.
@@ -136,6 +138,7 @@ type facts struct {
 	cut      int64
 	refused  []Denied
 	caches   bool // the call had some
+	networks bool // as in Seen
 }
 
 // firstFor returns the first denial for a reason whose host [refusedFor] can name, nil if there is
@@ -185,7 +188,7 @@ func refusedFor(why string, all []Denied) string {
 
 func (r *Row) applies(s *Seen, lines []string) bool {
 	if r.observed != nil {
-		return s.Observed && r.observed(&facts{s.LimitHit, s.Signal, s.Cut, s.Denied, len(s.Caches) > 0})
+		return s.Observed && r.observed(&facts{s.LimitHit, s.Signal, s.Cut, s.Denied, len(s.Caches) > 0, s.Networks})
 	}
 	if s.BuiltIn || s.Outcome != "executed" {
 		return false

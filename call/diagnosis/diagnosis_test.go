@@ -75,6 +75,7 @@ func TestOf(t *testing.T) {
 		{"full", wrote("cp: error writing '/tmp/x': No space left on device"), "disk_full guess", "256 MiB or 16384 files"},
 		{"a host", with(wrote("curl: (6) Could not resolve host: b.example"), func(s *Seen) { s.Denied = denials }), "EgressDenied observed", "asked for b.example:8443, which"},
 		{"a private one", with(wrote("curl: (6) Could not resolve host: c.example"), func(s *Seen) { s.Denied = denials[:2] }), "EgressDenied observed", "asked for c.example:443, which is in a private network"},
+		{"one in the clear", with(wrote("dial tcp"), func(s *Seen) { s.Denied, s.Networks = denials[:2], true }), "EgressDenied observed", "asked for c.example:443, which is in no network that the call names"},
 		{"an unknown one", with(wrote("curl: (6) Could not resolve host: d.example"), func(s *Seen) { s.Denied = []Denied{{"d.example", 0, "no_name", ""}} }), "name_unresolved observed", "knows no address of d.example"},
 		{"one without an answer", with(wrote("curl: (6) Could not resolve host: d.example"), func(s *Seen) { s.Denied = []Denied{{"d.example", 0, "no_answer", ""}} }), "name_unresolved observed", "did not answer for d.example"},
 		{"one too many", with(wrote("curl: (56) Connection reset by peer"), func(s *Seen) {

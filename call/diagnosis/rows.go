@@ -116,6 +116,8 @@ var rows = []Row{
 		Flag: "--egress", Input: "egress_hosts", denied: notListed, observed: deniedSSH},
 	{Code: "EgressDenied", Text: "the program asked for {denied}, which the call does not name among its hosts", When: "the evidence's `egress.denied` has a name or address that no rule of the call has",
 		Flag: "--egress", Input: "egress_hosts", denied: notListed, observed: denied(notListed)},
+	{Code: "EgressDenied", Text: "the program asked for {denied}, which is in no network that the call names, as it has to be over http://", When: "`egress.denied` has the name of a model over `http://`, which leads elsewhere than into the model's `network`: to a public address, too",
+		denied: forbidden, observed: func(f *facts) bool { return f.networks && denied(forbidden)(f) }},
 	{Code: "EgressDenied", Text: "the program asked for {denied}, which is in a private network that the call does not name", When: "`egress.denied` has a name that resolves into a range which no rule of the call has",
 		Flag: "--egress", Input: "egress_hosts", denied: forbidden, observed: denied(forbidden)},
 	{Code: "EgressDenied", Text: "the program asked for {denied} beyond {exceeded}", When: "`egress.denied` has a connection or a name beyond a limit of the call, or a bound of a rule",
