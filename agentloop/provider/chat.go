@@ -165,6 +165,8 @@ func (d *chat) event(ev sse.Event) (done bool, err error) {
 	return false, nil
 }
 
+func (d *chat) counted() *turn.Usage { return d.usage }
+
 // piece adds a piece of a call. Without an index, which some servers leave out, one with an id is
 // another call, and one without is the last call's.
 func (d *chat) piece(p chatDelta) error {

@@ -133,10 +133,10 @@ func TestMalformed(t *testing.T) {
 	}
 	// Whoever takes the events can end it.
 	gone := errors.New("gone")
-	if err := Decode(turn.Chat, strings.NewReader(chat(`{"content":"a"}`)), func(turn.Event) error { return gone }); err != gone {
+	if _, err := Decode(turn.Chat, strings.NewReader(chat(`{"content":"a"}`)), func(turn.Event) error { return gone }); err != gone {
 		t.Error(err)
 	}
-	if err := Decode(turn.Scripted, nil, nil); err == nil {
+	if _, err := Decode(turn.Scripted, nil, nil); err == nil {
 		t.Error("scripted is a stream")
 	}
 }

@@ -118,10 +118,10 @@ func inputOf(arguments string) any {
 // messages decodes Messages.
 type messages struct {
 	*sink
-	open    *block
-	held    *turn.Call // whole if the model went on behind it, or came to its end
-	end     string
-	counted bool
+	open  *block
+	held  *turn.Call // whole if the model went on behind it, or came to its end
+	end   string
+	usage bool // something is counted
 	// What the provider counts as input is neither read from the cache nor written to it.
 	input, written, cached, output int64
 }
@@ -199,7 +199,7 @@ func (d *messages) count(u messagesUsage) {
 		from *int64
 	}{{&d.input, u.Input}, {&d.written, u.Written}, {&d.cached, u.Cached}, {&d.output, u.Output}} {
 		if of.from != nil {
-			*of.to, d.counted = *of.from, true
+			*of.to, d.usage = *of.from, true
 		}
 	}
 }
@@ -365,14 +365,18 @@ func (d *messages) finish() (bool, error) {
 			return false, err
 		}
 	}
-	var u *turn.Usage
-	if d.counted {
-		for _, n := range []int64{d.input, d.written, d.cached} {
-			if n < 0 || n > maxCount {
-				return false, bad("the usage counts %d tokens", n)
-			}
-		}
-		u = &turn.Usage{Input: d.input + d.written + d.cached, Cached: d.cached, Output: d.output}
+	return true, d.sink.end(d.end, d.counted())
+}
+
+// counted adds up what is counted so far. A number that can't be one stands for the sum.
+func (d *messages) counted() *turn.Usage {
+	if !d.usage {
+		return nil
 	}
-	return true, d.sink.end(d.end, u)
+	for _, n := range []int64{d.input, d.written, d.cached} {
+		if n < 0 || n > maxCount {
+			return &turn.Usage{Input: n}
+		}
+	}
+	return &turn.Usage{Input: d.input + d.written + d.cached, Cached: d.cached, Output: d.output}
 }

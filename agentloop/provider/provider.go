@@ -2,7 +2,7 @@
 // the HTTP request of a turn.Request, and turn.Events of the answer's body.
 //
 //	q, err := provider.Encode(turn.Messages, "a-model", req)    // POST {url}{q.Path}
-//	err = provider.Decode(turn.Messages, res.Body, emit)        // of an answer with status 200
+//	counted, err := provider.Decode(turn.Messages, res.Body, emit) // of an answer with status 200
 //	err = provider.DecodeVectors(res.Body, req.Embed, emit)     // of one to a request for vectors
 //	failed := provider.Failure(status, header, body, time.Now()) // of another
 //
@@ -165,11 +165,13 @@ func own(dialect string, item json.RawMessage) bool {
 // decoder takes a stream's events. done is true behind the End.
 type decoder interface {
 	event(ev sse.Event) (done bool, err error)
+	counted() *turn.Usage // so far; nil: nothing
 }
 
 // Decode reads the body of an answer. The error is a *turn.Error for what the provider said or
-// ought not to have, else body's or emit's.
-func Decode(dialect string, body io.Reader, emit func(turn.Event) error) error {
+// ought not to have, else body's or emit's; then counted is what the provider had counted by then,
+// nil if nothing.
+func Decode(dialect string, body io.Reader, emit func(turn.Event) error) (counted *turn.Usage, err error) {
 	s := &sink{emit: emit, ids: make(map[string]bool)}
 	var d decoder
 	switch dialect {
@@ -180,8 +182,17 @@ func Decode(dialect string, body io.Reader, emit func(turn.Event) error) error {
 	case turn.Messages:
 		d = &messages{sink: s}
 	default:
-		return fault.New(fault.Usage, "invalid_input", "read answer", fmt.Errorf("no dialect is called %.80q", dialect))
+		return nil, fault.New(fault.Usage, "invalid_input", "read answer", fmt.Errorf("no dialect is called %.80q", dialect))
 	}
+	if err = drive(d, body); err != nil {
+		if counted = d.counted(); counts(counted) != nil {
+			counted = nil
+		}
+	}
+	return counted, err
+}
+
+func drive(d decoder, body io.Reader) error {
 	r := sse.NewReader(&bounded{r: body, left: MaxStream}, MaxEvent, "")
 	for {
 		ev, err := r.Next()

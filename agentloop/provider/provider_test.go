@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -23,13 +24,40 @@ var update = flag.Bool("update", false, "rewrite the events and bodies in testda
 func decode(dialect string, body io.Reader) (lines string, err error) {
 	var b bytes.Buffer
 	w := turn.Writer{W: &b}
-	err = Decode(dialect, body, w.Write)
+	counted, err := Decode(dialect, body, w.Write)
 	if e, ok := errors.AsType[*turn.Error](err); ok {
-		if failed := w.Write(turn.Event{Error: e}); failed != nil {
+		if failed := w.Write(turn.Event{Error: e, Usage: counted}); failed != nil {
 			return "", failed
 		}
 	}
 	return b.String(), err
+}
+
+// TestCounted: what a provider has counted stands beside the error of an answer that isn't whole.
+func TestCounted(t *testing.T) {
+	const start = `data: {"type":"message_start","message":{"usage":{"input_tokens":5,"cache_read_input_tokens":20,"output_tokens":1}}}` + "\n\n"
+	for _, c := range []struct {
+		dialect, body string
+		broken        bool
+		want          *turn.Usage
+	}{
+		{turn.Messages, start, false, &turn.Usage{Input: 25, Cached: 20, Output: 1}},
+		{turn.Messages, start, true, &turn.Usage{Input: 25, Cached: 20, Output: 1}},
+		{turn.Messages, `data: {"type":"message_start","message":{}}` + "\n\n", true, nil},
+		{turn.Messages, strings.Replace(start, "20", "-20", 1), true, nil},
+		{turn.Responses, `data: {"type":"response.failed","response":{"error":{"code":"server_error"},"usage":{"input_tokens":7,"output_tokens":3}}}` + "\n\n", false, &turn.Usage{Input: 7, Output: 3}},
+		{turn.Responses, `data: {"type":"response.failed","response":{"error":{"code":"server_error"},"usage":null}}` + "\n\n", false, nil},
+		{turn.Chat, `data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2}}` + "\n\n", true, &turn.Usage{Input: 9, Output: 2}},
+	} {
+		body, broke := io.Reader(strings.NewReader(c.body)), errors.New("broken")
+		if c.broken {
+			body = io.MultiReader(body, iotest.ErrReader(broke))
+		}
+		got, err := Decode(c.dialect, body, func(turn.Event) error { return nil })
+		if err == nil || errors.Is(err, broke) != c.broken || !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: %+v, %v; want %+v", c.body, got, err, c.want)
+		}
+	}
 }
 
 // golden compares got with a file.

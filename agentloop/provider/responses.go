@@ -92,6 +92,7 @@ type responses struct {
 	*sink
 	said    bool // something of the message that isn't done
 	refused bool
+	usage   *turn.Usage
 }
 
 type responsesItem struct {
@@ -149,6 +150,8 @@ func (d *responses) event(ev sse.Event) (done bool, err error) {
 	return false, nil
 }
 
+func (d *responses) counted() *turn.Usage { return d.usage }
+
 // item takes an item of the answer that is done.
 func (d *responses) item(data json.RawMessage) error {
 	var of struct {
@@ -197,6 +200,9 @@ func (d *responses) last(kind string, data []byte) (bool, error) {
 	if err := read(data, &e); err != nil {
 		return false, err
 	}
+	if of := e.Response.Usage; of != nil {
+		d.usage = &turn.Usage{Input: of.Input, Cached: of.In.Cached, Output: of.Output, Reasoning: of.Out.Reasoning}
+	}
 	end, why := turn.EndStop, e.Response.Incomplete.Why
 	switch {
 	case kind == "response.failed":
@@ -208,9 +214,5 @@ func (d *responses) last(kind string, data []byte) (bool, error) {
 	case kind == "response.incomplete":
 		return false, bad("the answer ends for a reason that isn't known here, %.80q", why)
 	}
-	var u *turn.Usage
-	if of := e.Response.Usage; of != nil {
-		u = &turn.Usage{Input: of.Input, Cached: of.In.Cached, Output: of.Output, Reasoning: of.Out.Reasoning}
-	}
-	return true, d.end(end, u)
+	return true, d.end(end, d.usage)
 }

@@ -141,7 +141,8 @@ const (
 	EndRefused = "refused" // the provider's rules for content
 )
 
-// Event is a piece of an answer. Exactly one member is set, but Usage may stand beside End.
+// Event is a piece of an answer. Exactly one member is set, but Usage may stand beside End, and
+// beside Error: what the provider had counted by then.
 type Event struct {
 	Text   string          `json:"text,omitempty"` // the next piece of it
 	Call   *Call           `json:"call,omitempty"` // whole
@@ -334,7 +335,7 @@ func ReadAnswer(r io.Reader) (Answer, error) {
 				n++
 			}
 		}
-		if n != 1 || ev.Usage != nil && ev.End == "" {
+		if n != 1 || ev.Usage != nil && ev.End == "" && ev.Error == nil {
 			return bad(fmt.Errorf("an event of %d kinds", n))
 		}
 		if ev.Vector != nil && len(a.Message.Parts) > 0 || len(a.Vectors) > 0 && (ev.Text != "" || ev.Call != nil || ev.Opaque != nil) {
@@ -376,9 +377,9 @@ func ReadAnswer(r io.Reader) (Answer, error) {
 			a.Error = ev.Error
 		default:
 			a.End = ev.End
-			if ev.Usage != nil {
-				a.Usage = *ev.Usage
-			}
+		}
+		if ev.Usage != nil {
+			a.Usage = *ev.Usage
 		}
 	}
 	if err := lines.Err(); err != nil {

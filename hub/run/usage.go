@@ -141,8 +141,9 @@ type written interface {
 }
 
 // took returns what a turn took whose program may have run, by its output: what the provider says;
-// nothing, if it refused the question or wasn't reached; else the size of question and answer. A
-// provider that was quiet for too long, or answered with something else, may have worked on it.
+// nothing, if it refused the question or wasn't reached; else the size of question and answer, as
+// far as the provider hadn't counted them by then. A provider that was quiet for too long, or
+// answered with something else, may have worked on it.
 func (t *turned) took(out written) *store.Usage {
 	var last turn.Event
 	if b := lastLine(out); b != nil && json.Unmarshal(b, &last) == nil && last.End != "" && last.Usage != nil {
@@ -150,7 +151,8 @@ func (t *turned) took(out written) *store.Usage {
 		return &u
 	}
 	a, _ := turn.ReadAnswer(io.NewSectionReader(out, 0, out.Size()))
-	if e := a.Error; e != nil && len(a.Message.Parts) == 0 && (e.Status != 0 || e.Class != turn.TimedOut && e.Class != turn.Malformed) {
+	said := a.Error != nil && a.Usage != (turn.Usage{})
+	if e := a.Error; e != nil && !said && len(a.Message.Parts) == 0 && (e.Status != 0 || e.Class != turn.TimedOut && e.Class != turn.Malformed) {
 		u := t.usage(turn.Usage{})
 		return &u
 	}
@@ -161,7 +163,15 @@ func (t *turned) took(out written) *store.Usage {
 			size += int64(len(p.Call.Name) + len(p.Call.Arguments))
 		}
 	}
-	u := t.usage(turn.Usage{Input: t.begun.Input, Output: tokens(size)})
+	if said && a.Usage.Output >= tokens(size) {
+		u := t.usage(a.Usage)
+		return &u
+	}
+	if !said {
+		a.Usage = turn.Usage{Input: t.begun.Input}
+	}
+	a.Usage.Output = tokens(size)
+	u := t.usage(a.Usage)
 	u.Sized = 1
 	return &u
 }

@@ -60,13 +60,14 @@ type program struct {
 	getenv        func(string) string
 	quiet         time.Duration
 	testOnlyRoots *x509.CertPool // nil: the cell's
+	counted       *turn.Usage    // by the provider, before it failed; nil: nothing
 }
 
 func (p *program) main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	out := turn.Writer{W: stdout}
 	err := p.run(args, stdin, out.Write)
 	if failed, ok := errors.AsType[*turn.Error](err); ok {
-		if err = out.Write(turn.Event{Error: failed}); err == nil {
+		if err = out.Write(turn.Event{Error: failed, Usage: p.counted}); err == nil {
 			return int(toolproto.Failed)
 		}
 	}
@@ -114,7 +115,10 @@ func (p *program) run(args []string, stdin io.Reader, emit func(turn.Event) erro
 	if err != nil {
 		return err
 	}
-	typ, decode := "text/event-stream", func(body io.Reader) error { return provider.Decode(dialect, body, emit) }
+	typ, decode := "text/event-stream", func(body io.Reader) (err error) {
+		p.counted, err = provider.Decode(dialect, body, emit)
+		return err
+	}
 	if req.Embed != nil {
 		typ, decode = "application/json", func(body io.Reader) error { return provider.DecodeVectors(body, req.Embed, emit) }
 	}

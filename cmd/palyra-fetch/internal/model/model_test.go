@@ -236,6 +236,12 @@ func TestHostile(t *testing.T) {
 	if a, status, _ := ask(t, new(program), hello, turn.Chat, "http://"+l.Addr().String(), "m"); status != 1 || a.Error.Class != turn.Unreachable {
 		t.Errorf("nothing listens: %d, %+v", status, a.Error)
 	}
+	counted := `data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2}}` + "\n\n"
+	for name, h := range map[string]http.HandlerFunc{"ends": events(counted), "breaks": raw("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 1000\r\n\r\n" + counted)} {
+		if a, _, _ := ask(t, &program{quiet: time.Minute}, hello, turn.Chat, serve(t, h).URL, "m"); a.Error == nil || a.Usage != (turn.Usage{Input: 9, Output: 2}) {
+			t.Errorf("%s behind its count: %+v", name, a)
+		}
+	}
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
 	z.Write(stream(t, "openai_chat-text"))
