@@ -264,7 +264,7 @@ func TestPictures(t *testing.T) {
 	do(t, ctx, goTo(h.url+"/console/runs"), click("main tbody a"), see("executed"))
 	run := get(t, ctx, chromedp.Location())
 	shoot("run", run)
-	for _, name := range []string{"runs", "agent", "changes", "receipts", "policy", "secrets", "hosts", "access", "journal", "host"} {
+	for _, name := range []string{"runs", "agent", "memory", "changes", "receipts", "policy", "secrets", "hosts", "access", "journal", "host"} {
 		shoot(name, h.url+"/console/"+name)
 	}
 	shoot("entry", h.url+"/console/journal/2")

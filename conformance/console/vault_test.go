@@ -8,17 +8,22 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// TestSecretsScreen: a click lists secrets and the versions of one, without their values, by a call
-// with a receipt.
-func TestSecretsScreen(t *testing.T) {
-	dir := t.TempDir()
-	h := newHouseIn(t, dir, func(bin string) string {
+// vaulted makes a vault in the state of a house in dir, and the configuration that opens it.
+func vaulted(t testing.TB, dir string) func(bin string) string {
+	return func(bin string) string {
 		key := filepath.Join(dir, "vault.key")
 		if out, err := command(bin, "palyra", "vault", "init", "--state", filepath.Join(dir, "state"), "--key", key).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 		return "[vault]\nidentity = \"" + key + "\"\n"
-	})
+	}
+}
+
+// TestSecretsScreen: a click lists secrets and the versions of one, without their values, by a call
+// with a receipt.
+func TestSecretsScreen(t *testing.T) {
+	dir := t.TempDir()
+	h := newHouseIn(t, dir, vaulted(t, dir))
 	const value = "correct horse battery staple"
 	set := func(ref string) {
 		t.Helper()

@@ -480,20 +480,22 @@ func (t *turn) see(page, did string) error {
 
 // said is what pages say of an act.
 var said = map[string]string{
-	"approved":  "You said yes.",
-	"denied":    "You said no.",
-	"cancelled": "The run is cancelled.",
-	"stopped":   "All runs are cancelled and new ones are refused.",
-	"resumed":   "New runs are taken again.",
-	"discarded": "The layer is removed.",
-	"began":     "The call is made. If policy asks a person, its question is here.",
-	"revoked":   "The token is revoked.",
-	"added":     "The passkey is added.",
-	"paired":    "The device is paired when it has its certificate.",
-	"unpaired":  "The pairing is refused.",
-	"removed":   "The passkey is revoked, and its member’s other browsers have left.",
-	"ended":     "The grant is revoked.",
-	"reloaded":  "The policies are read again.",
+	"approved":   "You said yes.",
+	"denied":     "You said no.",
+	"cancelled":  "The run is cancelled.",
+	"stopped":    "All runs are cancelled and new ones are refused.",
+	"resumed":    "New runs are taken again.",
+	"discarded":  "The layer is removed.",
+	"began":      "The call is made. If policy asks a person, its question is here.",
+	"revoked":    "The token is revoked.",
+	"added":      "The passkey is added.",
+	"paired":     "The device is paired when it has its certificate.",
+	"unpaired":   "The pairing is refused.",
+	"removed":    "The passkey is revoked, and its member’s other browsers have left.",
+	"ended":      "The grant is revoked.",
+	"reloaded":   "The policies are read again.",
+	"remembered": "It is remembered.",
+	"forgotten":  "What was ticked is forgotten.",
 }
 
 // leave revokes the browser's token and shows the page for strangers.

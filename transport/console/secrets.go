@@ -65,12 +65,14 @@ func (t *turn) listSecrets() error {
 		return fault.New(fault.NotFound, "not_found", "list secrets", errors.New("palyrad opens no vault"))
 	}
 	v.Ref = strings.TrimSpace(t.v.Form.Get("ref"))
-	r, err := ask(t, hub.ListSecrets, hub.SecretQuery{Ref: v.Ref})
+	r, err := attend(t, hub.ListSecrets, hub.SecretQuery{Ref: v.Ref})
 	if err != nil {
 		return err
 	}
+	if r.Run, v.Listed, err = t.one(r.Run); err != nil {
+		return err
+	}
 	v.Run = &r.Run
-	v.Listed = len(r.Run.Steps) == 1 && r.Run.Steps[0].Outcome == "executed"
 	uses, looked, err := t.uses()
 	if err != nil {
 		return err

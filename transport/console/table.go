@@ -30,6 +30,10 @@ var table = []page{
 	{http.MethodPost, []string{"runs", "*", "cancel"}, (*turn).cancel},
 	{http.MethodGet, []string{"agent"}, (*turn).agent},
 	{http.MethodPost, []string{"agent"}, (*turn).askAgent},
+	{http.MethodGet, []string{"memory"}, (*turn).memory},
+	{http.MethodPost, []string{"memory"}, (*turn).findMemory},
+	{http.MethodPost, []string{"memory", "add"}, (*turn).addMemory},
+	{http.MethodPost, []string{"memory", "forget"}, (*turn).forgetMemory},
 	{http.MethodGet, []string{"changes"}, (*turn).layers},
 	{http.MethodGet, []string{"changes", "*"}, (*turn).layer},
 	{http.MethodPost, []string{"changes", "*", "apply"}, (*turn).applyLayer},
@@ -76,6 +80,7 @@ var places = []place{
 	{"questions", "Questions"},
 	{"runs", "Runs"},
 	{"agent", "Agent"},
+	{"memory", "Memory"},
 	{"changes", "Changes"},
 	{"journal", "Journal"},
 	{"receipts", "Receipts"},
@@ -89,6 +94,35 @@ var places = []place{
 // ask has the hub do an operation for the visitor.
 func ask[In, Out any](t *turn, op hub.Op[In, Out], in In) (Out, error) {
 	return op.Do(t.next(), t.v.Hub, t.v.Caller, in)
+}
+
+// attend is ask for an operation that makes a call: policy may have it wait for a person, and the
+// page with it.
+func attend[In, Out any](t *turn, op hub.Op[In, Out], in In) (out Out, err error) {
+	if t.v.Stay == nil {
+		return ask(t, op, in)
+	}
+	ctx, w, leave, err := t.v.Stay()
+	if err != nil {
+		return out, err
+	}
+	defer leave()
+	was := t.ctx
+	t.w, t.ctx = w, ctx
+	defer func() { t.ctx = was }()
+	return ask(t, op, in)
+}
+
+// one returns the run of one call with its step, and whether that did what it was to do. An answer
+// may have come without the steps: palyrad had no room for them.
+func (t *turn) one(r hub.Run) (hub.Run, bool, error) {
+	if len(r.Steps) == 0 {
+		var err error
+		if r, err = ask(t, hub.GetRun, r.ID); err != nil {
+			return r, false, err
+		}
+	}
+	return r, len(r.Steps) == 1 && r.Steps[0].Outcome == "executed" && r.Steps[0].Exit == 0, nil
 }
 
 // next returns the ctx of one operation. The hub counts an answer until its request is over, and

@@ -83,11 +83,22 @@ func funcs(assets map[string]string) template.FuncMap {
 			}
 			return id
 		},
+		"gist":    gist,
 		"argv":    argv,
 		"layerOf": layerOf,
 		"card":    rows,
 		"nav":     func() []place { return places },
 	}
+}
+
+// gist is the beginning of a text on one line, the text itself if that is all of it.
+func gist(text string) string {
+	const most = 160
+	line := strings.Join(strings.Fields(text), " ")
+	if runes := []rune(line); len(runes) > most {
+		return string(runes[:most-1]) + "…"
+	}
+	return line
 }
 
 func when(t time.Time) string {
