@@ -215,7 +215,8 @@ func picture(ctx context.Context, tab *chromedp.Target) ([]byte, error) {
 // wider than its window, and that axe-core finds nothing serious against one.
 func TestPictures(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, func(string) string { return "[models.first]\nprovider = \"scripted\"\n" })
+	dir := t.TempDir()
+	h := newHouseIn(t, dir, vaulted(t, dir), func(string) string { return "[models.first]\nprovider = \"scripted\"\n" })
 	ctx := browser(t)
 	// look judges the open page, and takes its picture if it has a name.
 	look := func(name string) {
@@ -264,9 +265,13 @@ func TestPictures(t *testing.T) {
 	do(t, ctx, goTo(h.url+"/console/runs"), click("main tbody a"), see("executed"))
 	run := get(t, ctx, chromedp.Location())
 	shoot("run", run)
-	for _, name := range []string{"runs", "agent", "memory", "changes", "receipts", "policy", "secrets", "hosts", "access", "journal", "host"} {
+	for _, name := range []string{"runs", "agent", "changes", "receipts", "policy", "secrets", "hosts", "access", "journal", "host"} {
 		shoot(name, h.url+"/console/"+name)
 	}
+	h.palyra("memory", "add", "Releases are built by make dist.", "--tag", "build")
+	h.palyra("call", "memory.retain", `{"text":"The tests of the parser take a minute."}`)
+	do(t, ctx, goTo(h.url+"/console/memory"), click("button.yes"), see("make dist"))
+	look("memory")
 	shoot("entry", h.url+"/console/journal/2")
 	do(t, ctx, goTo(run), click(`main a[href^="/console/receipts/"]`), see("Verified by palyrad"))
 	shoot("receipt", get(t, ctx, chromedp.Location()))

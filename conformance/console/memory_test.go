@@ -22,11 +22,7 @@ func TestMemoryScreen(t *testing.T) {
 	h.palyra("call", "memory.retain", `{"text":"a\u202egpj </td><h1>pwned</h1><script>document.title='pwned'</script> release","tags":["<b>x"]}`)
 	ctx := browser(t)
 	h.enter(ctx)
-	scripts := func(off bool) {
-		t.Helper()
-		do(t, ctx, send(emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: off}))
-	}
-	scripts(true)
+	do(t, ctx, send(emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}))
 	open := func() { t.Helper(); do(t, ctx, goTo(h.url+"/console/memory"), see("What you, and agents")) }
 	rows := func() int { return get(t, ctx, js[int]("document.querySelectorAll('main tbody tr').length")) }
 	open()
@@ -44,11 +40,6 @@ func TestMemoryScreen(t *testing.T) {
 		t.Errorf("%d items, the first: %s", rows(), first)
 	}
 	wide(t, ctx)
-	scripts(false)
-	for _, f := range axe(t, ctx) {
-		t.Errorf("%+v", f)
-	}
-	scripts(true)
 	do(t, ctx, chromedp.SendKeys(chromedp.CSS("input[name=query]"), "dist\r"), see("score "))
 	if rows() != 1 {
 		t.Errorf("%d items are found:\n%s", rows(), mainText(t, ctx))

@@ -7,17 +7,28 @@ import (
 	"palyra/hub"
 )
 
-// agent is the form that has a model work on a prompt.
+// agent is the form that has a model work on a prompt, what turns took today, and the project
+// instructions that the visitor has accepted.
 func (t *turn) agent() error {
 	m, err := ask(t, hub.ListModels, hub.None{})
 	if err != nil {
 		return err
 	}
 	m.Items = slices.DeleteFunc(m.Items, func(one hub.Model) bool { return one.Kind == hub.ModelEmbeddings })
-	return t.still("agent", "Agent", struct {
+	u, err := ask(t, hub.GetUsage, hub.UsageQuery{Days: 1})
+	if err != nil {
+		return err
+	}
+	i, err := ask(t, hub.ListInstructions, hub.None{})
+	if err != nil {
+		return err
+	}
+	return t.showStill("agent", "Agent", struct {
 		Session, Key string
 		Models       []hub.Model
-	}{t.r.URL.Query().Get("session"), rand.Text(), m.Items})
+		Usage        hub.Usage
+		Accepted     []hub.Instructions
+	}{t.r.URL.Query().Get("session"), rand.Text(), m.Items, u, i.Items})
 }
 
 // askAgent begins a run of an agent, whose page says how it goes on. A form that is sent twice

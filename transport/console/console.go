@@ -494,6 +494,8 @@ var said = map[string]string{
 	"removed":    "The passkey is revoked, and its member’s other browsers have left.",
 	"ended":      "The grant is revoked.",
 	"reloaded":   "The policies are read again.",
+	"accepted":   "The instructions are accepted, for your agents.",
+	"disowned":   "Those instructions count for your agents no more.",
 	"remembered": "It is remembered.",
 	"forgotten":  "What was ticked is forgotten.",
 }

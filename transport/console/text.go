@@ -76,6 +76,7 @@ func funcs(assets map[string]string) template.FuncMap {
 			return s[:min(len(s), len("sha256:")+12)]
 		},
 		"size":  size,
+		"units": func(millionths int64) string { return fmt.Sprintf("%.6g", float64(millionths)/1e6) },
 		"words": func(s string) string { return strings.ReplaceAll(s, "_", " ") },
 		"tail": func(id string) string { // enough of an id to tell it from others
 			if _, rest, ok := strings.Cut(id, "_"); ok && len(rest) > 8 {
