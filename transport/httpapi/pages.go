@@ -41,11 +41,16 @@ func pages() (all []route) {
 // maxForm bounds the body of a form, in bytes. It isn't counted.
 const maxForm = 16 << 10
 
-// maxLarge bounds the forms that have a file in them: of policies, or a receipt. They're counted as
-// any body is.
+// maxLarge bounds the forms that have a file or a long text in them. They're counted as any body.
 const maxLarge = 1 << 20
 
-func hasFile(path string) bool { return path == "/console/policy/try" || path == "/console/receipts" }
+func isLarge(path string) bool {
+	switch path {
+	case "/console/policy/try", "/console/receipts", "/console/agent", "/console/memory/add":
+		return true
+	}
+	return false
+}
 
 // readPage reads a page's request. Pages judge their own queries.
 func (x *exchange) readPage() error {
@@ -58,7 +63,7 @@ func (x *exchange) readPage() error {
 		return answered(415, op, errors.New("want Content-Type: application/x-www-form-urlencoded"))
 	}
 	limit := int64(maxForm)
-	if hasFile(x.r.URL.Path) {
+	if isLarge(x.r.URL.Path) {
 		limit = maxLarge
 		if err := x.roomForBody(limit); err != nil {
 			x.w.Header().Set("Connection", "close")

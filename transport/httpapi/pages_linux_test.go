@@ -134,6 +134,7 @@ func TestConsolePages(t *testing.T) {
 		{"JSON", post, "/console/stop", "{}", []string{cookie, "Content-Type: application/json"}, 415},
 		{"too long", post, "/console/stop", "x=" + strings.Repeat("a", maxForm), []string{cookie}, 413},
 		{"a policy that is longer than other forms", post, "/console/policy/try", "file=a.cedar&text=" + strings.Repeat("%2F", 2*maxForm), []string{cookie}, 200},
+		{"a prompt that is longer than other forms, and names no model", post, "/console/agent", "prompt=" + strings.Repeat("%2F", 2*maxForm), []string{cookie}, 400},
 		{"too long a policy", post, "/console/policy/try", "file=a.cedar&text=" + strings.Repeat("a", maxLarge), []string{cookie}, 413},
 		{"a policy in a folder", post, "/console/policy/try", "file=../a.cedar&text=x", []string{cookie}, 400},
 		{"policy", get, "/console/policy", "", []string{cookie}, 200},
