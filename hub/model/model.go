@@ -106,6 +106,9 @@ var _ kernel.Tools = (*Models)(nil)
 //go:embed script.json
 var builtIn string
 
+// alone is the built-in script where there is no workspace to look at.
+const alone = `{"turns":[{"text":"I'm a script, and there is no workspace that I could look at: [workspaces.NAME] of palyrad.toml declares one."}]}`
+
 // New returns Models. It reads the files of scripts.
 func New(cfg Config) (*Models, error) {
 	m := &Models{cfg: cfg, scripts: make(map[string]json.RawMessage), kept: make(map[question]*held)}
@@ -124,7 +127,7 @@ func New(cfg Config) (*Models, error) {
 		if one.Provider != turn.Scripted || one.Embeds() {
 			continue
 		}
-		text := []byte(builtIn)
+		text := []byte(alone)
 		op := fmt.Sprintf("read script of model %q", name)
 		if one.Script != "" {
 			var err error

@@ -329,3 +329,16 @@ func TestScripts(t *testing.T) {
 		t.Error("one of several is the default unasked")
 	}
 }
+
+// TestBuiltIn: the built-in script looks at a workspace that there is.
+func TestBuiltIn(t *testing.T) {
+	for _, c := range []struct {
+		workspaces []string
+		want       string
+	}{{[]string{"src", "docs"}, `"workspace":"src"`}, {nil, "there is no workspace"}} {
+		m := models(t, "[models.tests]\nprovider = \"scripted\"\n", func(cfg *Config) { cfg.Workspaces = c.workspaces })
+		if s := string(m.scripts["tests"]); !strings.Contains(s, c.want) || strings.Contains(s, "{{workspace}}") {
+			t.Errorf("with %q: %s", c.workspaces, s)
+		}
+	}
+}
