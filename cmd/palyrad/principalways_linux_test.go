@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"time"
 
 	"palyra/hub"
 	"palyra/internal/ident"
@@ -65,6 +66,25 @@ func ended(w *world, p *party, _ []byte) {
 			}
 		}
 	}
+}
+
+// answered takes up the end of a principal's own run, to which it said no.
+func answered(w *world, p *party, answer []byte) {
+	var a hub.Approval
+	if json.Unmarshal(answer, &a) != nil || !slices.Contains(p.waiting, a.Run) {
+		return
+	}
+	p.waiting = slices.DeleteFunc(p.waiting, func(s string) bool { return s == a.Run })
+	for limit := time.Now().Add(patience); ; {
+		_, b := w.send(p, "GET", "/api/v1/runs/"+a.Run, "")
+		if !bytes.Contains(b, []byte(`"state":"waiting_approval"`)) {
+			break
+		}
+		if time.Now().After(limit) {
+			w.t.Fatalf("a run that was answered waits on: %s", b)
+		}
+	}
+	w.follow(p, a.Run)
 }
 
 func tookMemory(w *world, p *party, answer []byte) {
@@ -209,7 +229,7 @@ var ways = map[string]way{
 	"getApproval": {public: reduced}, "previewApproval": {public: reduced, body: func(*world, *party, func(string) string) string { return `{"approve":true}` }},
 	"resolveApproval": {public: reduced, body: func(w *world, p *party, _ func(string) string) string {
 		return `{"approve":` + w.one("true", "false") + text(`,"comment":%s}`, p.mark)
-	}},
+	}, took: answered},
 	"listGrants": {}, "revokeGrant": {public: reduced},
 
 	"getPolicy": {}, "listPolicySets": {}, "getPolicySet": {}, "testPolicy": {}, "diffPolicy": {}, "reload": {},
