@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -70,7 +71,7 @@ func TestScripts(t *testing.T) {
 		Condition:          condition,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"palyra": succeeds, "status": status, "answer": answer, "session": session, "interrupt": interrupt, "nothingleft": nothingLeft, "mkfifo": mkfifo,
-			"fill": fill, "flip": flipBit, "daemon": daemon, "talk": talk,
+			"fill": fill, "flip": flipBit, "field": field, "daemon": daemon, "talk": talk,
 		},
 	})
 }
@@ -239,6 +240,18 @@ func onTerminal(ts *testscript.TestScript, want string, args []string, person fu
 	case strconv.Itoa(code(err)) != want:
 		ts.Fatalf("status %d, want %s", code(err), want)
 	}
+}
+
+// field sets a variable to the first text that a member of a JSON document has, at any depth.
+func field(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 3 {
+		ts.Fatalf("usage: field FILE MEMBER VARIABLE")
+	}
+	m := regexp.MustCompile(`"` + regexp.QuoteMeta(args[1]) + `": "([^"]*)"`).FindStringSubmatch(ts.ReadFile(args[0]))
+	if m == nil {
+		ts.Fatalf("%s has no text %q", args[0], args[1])
+	}
+	ts.Setenv(args[2], m[1])
 }
 
 // nothingLeft looks from the host for what a failed call may have left: a
