@@ -53,7 +53,7 @@ type UsageBudget struct {
 	Left int64  `json:"left"`
 }
 
-// What a UsageBudget is of, and its units.
+// The scopes of a UsageBudget, and its units.
 const (
 	UsageSession = "session"
 	UsageDay     = "day"

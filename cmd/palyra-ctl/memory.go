@@ -217,22 +217,19 @@ func (a *app) memoryExport(ctx context.Context, inv *command.Invocation) (*resul
 // redact: one for each value, in all items.
 func secretsOf(items []hub.MemoryItem, redact bool) (n int) {
 	names := signal.NewPseudonyms()
+	look := func(s *string) {
+		plain, found := names.Redact(*s)
+		if n += len(found); redact {
+			*s = plain
+		}
+	}
 	for i := range items {
-		for _, s := range append([]*string{&items[i].Text}, pointers(items[i].Tags)...) {
-			plain, found := names.Redact(*s)
-			if n += len(found); redact {
-				*s = plain
-			}
+		look(&items[i].Text)
+		for j := range items[i].Tags {
+			look(&items[i].Tags[j])
 		}
 	}
 	return n
-}
-
-func pointers(s []string) (p []*string) {
-	for i := range s {
-		p = append(p, &s[i])
-	}
-	return p
 }
 
 // importedItem is an item of a file. Its id, source and time are made anew.

@@ -20,7 +20,7 @@ const (
 	Hosts = Host + ":443\n"
 )
 
-// What people ask the agents, and what these answer at last.
+// The prompts of people, and the last answers of the agents.
 const (
 	Task   = "test the project, and write down what you find" // of shop, in the workspace app
 	Tested = "The test passes, and NOTES.md says so."

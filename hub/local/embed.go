@@ -24,7 +24,7 @@ import (
 
 // Memory compares by a provider's vectors where the configuration names a model that makes them. A
 // call that stores items or looks for some is preceded by one of model.turn, in the name of the
-// same principal: decided, bounded, journaled and attested as any. What it answers is on no tape: a
+// same principal: decided, bounded, journaled and attested as any. The answer is on no tape: a
 // vector says much of its text, and is to be gone when the item is. Memory does without where that
 // call is refused or fails.
 

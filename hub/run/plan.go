@@ -150,7 +150,8 @@ func metadata(m map[string]string) bool {
 	return len(m) <= hub.MaxMetadata
 }
 
-// SetMetadata replaces the metadata of a run, also of one that has ended. Who may is the caller's.
+// SetMetadata replaces the metadata of a run, also of one that has ended. The caller checks who
+// may.
 func (e *Engine) SetMetadata(ctx context.Context, id string, m map[string]string) error {
 	if !metadata(m) {
 		return fault.New(fault.Usage, "invalid_input", "put metadata", errMetadata)

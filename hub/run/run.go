@@ -26,7 +26,7 @@
 // Runs that had not begun are made, in their order, except those whose caller waited.
 //
 // Budgets are looked at before every step; wall time and bytes also end a step
-// that is under way. What turns of models take is counted by session, principal and day (usage.go).
+// that is under way. Turns of models are counted by session, principal and day (usage.go).
 //
 // # What it does not protect against
 //

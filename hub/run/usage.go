@@ -15,11 +15,11 @@ import (
 	"palyra/internal/fault"
 )
 
-// What a turn of a model takes is counted in the transaction that begins its step, by the size of
-// its question, and in the one that ends it, by what its provider says. So sums include the turns
-// under way, and a crash loses none. The bounds are looked at in the first of these: transactions
-// follow each other, and of several turns that begin at once each sees those before it. Beyond a
-// bound there are at most the answers of turns that are under way.
+// A turn of a model is counted twice: the transaction that begins its step counts the size of its
+// question, and the one that ends it puts the provider's count in its place. So sums include the
+// turns under way, and a crash loses none. The bounds are looked at in the first of these:
+// transactions follow each other, and of several turns that begin at once each sees those before
+// it. Beyond a bound there are at most the answers of turns that are under way.
 
 // Meter knows what turns of models cost.
 type Meter interface {

@@ -12,8 +12,8 @@ func usageOf(t *testing.T, s *Store, whose string, from int64) []Usage {
 	return see(t, s, func(tx *Tx) ([]Usage, error) { return tx.Usage(whose, from) })
 }
 
-// TestUsage: what is counted of a session is its principal's, too. What was counted before is taken
-// back; a removed run takes nothing from its principal's day, and a session's sum goes with it.
+// TestUsage: a session's count is its principal's, too. An earlier count is taken back; a removed
+// run takes nothing from its principal's day, and a session's sum goes with it.
 func TestUsage(t *testing.T) {
 	s := newStore(t)
 	r := newRun(t, s)

@@ -10,8 +10,8 @@ import (
 	"palyra/internal/fault"
 )
 
-// recalled is what the visitor had remembered, on a page. Whatever reads or changes it is a call,
-// which a click makes.
+// recalled is the visitor's memory on a page. Reading or changing it takes a call, which a click
+// makes.
 type recalled struct {
 	State  hub.MemoryState
 	Locked bool // palyrad opens no vault, so nothing is remembered

@@ -217,7 +217,7 @@ func TestBackgroundStream(t *testing.T) {
 }
 
 // TestDeleted: a response that was given up can't be fetched, gone on with or given up again, and its
-// run has ended. What follows it stays.
+// run has ended. Responses that went on with it stay.
 func TestDeleted(t *testing.T) {
 	f, h := newFake(t, says("yes")), NewHandler()
 	first := f.object(f.ask(h, "POST", pathResponses, `{"model":"main","input":"a","metadata":{"a":"b"}}`), 200)["id"].(string)
