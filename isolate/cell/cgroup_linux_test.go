@@ -18,9 +18,10 @@ import (
 	"palyra/isolate/tier"
 )
 
-// ofTree are limits that only a cgroup can hold: 512 MiB and 24 processes for the whole tree.
+// ofTree are limits that only a cgroup can hold: 128 MiB and 24 processes for the whole tree. An
+// emulated machine takes seconds to fill more.
 func ofTree() isolate.Limits {
-	return isolate.Limits{Wall: 20 * time.Second, CPU: 20 * time.Second, Memory: 512 << 20, PIDs: 24, Output: 1 << 20, FileSize: 1 << 30,
+	return isolate.Limits{Wall: 20 * time.Second, CPU: 20 * time.Second, Memory: 128 << 20, PIDs: 24, Output: 1 << 20, FileSize: 1 << 30,
 		OpenFiles: 64, Disk: 1 << 30, Inodes: 100}
 }
 
@@ -102,7 +103,7 @@ func TestCgroup(t *testing.T) {
 	}
 	c, res := inGroup(t, cell.Pool{})
 	e := res.Evidence
-	for name, want := range map[string]string{"memory.max": "536870912", "memory.swap.max": "0", "pids.max": "25"} {
+	for name, want := range map[string]string{"memory.max": "134217728", "memory.swap.max": "0", "pids.max": "25"} {
 		if got, ok := e.Cgroup.Values[name]; got != want && (ok || name != "memory.swap.max") {
 			t.Errorf("%s read back as %q, want %q", name, got, want)
 		}
@@ -126,15 +127,15 @@ func TestCgroupLimits(t *testing.T) {
 	idle := groups(t)
 	for _, b := range []struct{ name, script string }{
 		// Each process stays below the limit of one; together they exceed it.
-		{"private memory", "for i in 1 2 3 4; do dd if=/dev/zero bs=200M count=1 2>/dev/null | sleep 15 & done; wait; echo survived"},
-		{"shared memory", "dd if=/dev/zero of=/dev/shm/x bs=1M count=800 2>/dev/null; echo survived"},
+		{"private memory", "for i in 1 2 3 4; do dd if=/dev/zero bs=50M count=1 2>/dev/null | sleep 15 & done; wait; echo survived"},
+		{"shared memory", "dd if=/dev/zero of=/dev/shm/x bs=1M count=200 2>/dev/null; echo survived"},
 	} {
 		res, out := bounded(t, c, b.script, nil)
 		e := res.Evidence
 		if res.Outcome != isolate.Killed || e.Exit.LimitHit != "memory" || !e.Exit.TreeDead || strings.Contains(out, "survived") {
 			t.Errorf("%s: %s, %+v, output %q; want killed by memory", b.name, res.Outcome, e.Exit, out)
 		}
-		if p := e.Usage.PeakMemory; p < 400<<20 || p > 512<<20 {
+		if p := e.Usage.PeakMemory; p < 100<<20 || p > 128<<20 {
 			t.Errorf("%s: peak memory %d, want what the limit allows", b.name, p)
 		}
 	}
@@ -180,7 +181,7 @@ func TestCgroupWarm(t *testing.T) {
 		t.Helper()
 		waiting()
 		res, _ := bounded(t, c, script, nil)
-		if e := res.Evidence; e.Cell.Mode != mode || e.Cgroup.State != "enforced" || e.Cgroup.Values["memory.max"] != "536870912" || !e.Exit.TreeDead {
+		if e := res.Evidence; e.Cell.Mode != mode || e.Cgroup.State != "enforced" || e.Cgroup.Values["memory.max"] != "134217728" || !e.Exit.TreeDead {
 			t.Errorf("%.20q: %+v, cgroup %+v, exit %+v; want a %s cell in a group", script, e.Cell, e.Cgroup, e.Exit, mode)
 		}
 		return res
@@ -188,7 +189,7 @@ func TestCgroupWarm(t *testing.T) {
 	if e := run("exit 3", evidence.CellWarm).Evidence; e.Exit.Code != 3 || e.Usage.PeakMemory <= 0 {
 		t.Errorf("exit 3: %+v, %+v", e.Exit, e.Usage)
 	}
-	bomb := run("for i in 1 2 3 4; do dd if=/dev/zero bs=200M count=1 2>/dev/null | sleep 15 & done; wait", evidence.CellWarm)
+	bomb := run("for i in 1 2 3 4; do dd if=/dev/zero bs=50M count=1 2>/dev/null | sleep 15 & done; wait", evidence.CellWarm)
 	if bomb.Outcome != isolate.Killed || bomb.Evidence.Exit.LimitHit != "memory" {
 		t.Errorf("memory: %s, %+v; want killed by memory", bomb.Outcome, bomb.Evidence.Exit)
 	}
