@@ -108,12 +108,57 @@ func (x *exchange) session(ctx context.Context, q *question, anew bool) (id stri
 		id, err = x.h.stored(ctx, x, anew)
 		return id, true, err
 	}
-	s, err := hub.CreateSession.Do(ctx, x.v.Hub, hub.Caller{}, hub.NewSession{Title: title})
+	name := title
+	if q.store && q.meta.session == "" {
+		name = titleConversation
+	}
+	s, err := hub.CreateSession.Do(ctx, x.v.Hub, hub.Caller{}, hub.NewSession{Title: name})
+	if fault.ReasonOf(err) == "too_many" && x.giveUp(ctx) {
+		s, err = hub.CreateSession.Do(ctx, x.v.Hub, hub.Caller{}, hub.NewSession{Title: name})
+	}
 	return s.ID, false, err
 }
 
-// title is what people see of a session.
-const title = "openai"
+// What people see of a session. One of titleConversation is open for stored responses of the agent
+// alone, and may be given up for another.
+const (
+	title             = "openai"
+	titleConversation = "openai conversation"
+)
+
+// giveUp ends the conversation of the caller's that was used least recently, of those in which
+// nothing is under way, and reports whether there was one. It reads the last run of each.
+func (x *exchange) giveUp(ctx context.Context) bool {
+	p, err := hub.ListSessions.Do(ctx, x.v.Hub, hub.Caller{}, hub.SessionQuery{Principal: x.v.Caller.User, State: hub.SessionOpen, PageQuery: hub.PageQuery{Limit: 1000}})
+	if err != nil {
+		return false
+	}
+	oldest, last := "", time.Time{}
+	for _, s := range p.Items {
+		if s.Title != titleConversation {
+			continue
+		}
+		used := s.Created
+		runs, err := hub.ListRuns.Do(ctx, x.v.Hub, hub.Caller{}, hub.RunQuery{Session: s.ID, PageQuery: hub.PageQuery{Limit: 1}})
+		if err != nil {
+			return false
+		}
+		if len(runs.Items) > 0 {
+			if runs.Items[0].Ended == nil {
+				continue
+			}
+			used = *runs.Items[0].Ended
+		}
+		if oldest == "" || used.Before(last) {
+			oldest, last = s.ID, used
+		}
+	}
+	if oldest == "" {
+		return false
+	}
+	_, err = hub.EndSession.Do(ctx, x.v.Hub, hub.Caller{}, hub.SessionChange{ID: oldest})
+	return err == nil
+}
 
 // named returns a session that the caller names, if it's theirs and open.
 func (x *exchange) named(ctx context.Context, id string) (string, error) {

@@ -25,6 +25,7 @@ type fake struct {
 
 	mu        sync.Mutex
 	sessions  map[string]string // state by id
+	titles    map[string]string // by id
 	runs      map[string]*hub.Run
 	started   []hub.NewRun
 	of        map[string]hub.NewRun // by run
@@ -36,6 +37,7 @@ type fake struct {
 	cut      int     // bytes of a part of output; 0: as they are
 	noOutput bool    // output can't be followed while it comes
 	may      error   // why the caller may ask no more
+	most     int     // open sessions; 0: no bound
 }
 
 // step is one of each run.
@@ -47,15 +49,13 @@ type step struct {
 }
 
 func newFake(t *testing.T, steps ...step) *fake {
-	f := &fake{t: t, sessions: map[string]string{}, runs: map[string]*hub.Run{}, of: map[string]hub.NewRun{}, steps: steps, end: hub.Run{State: hub.RunDone}}
+	f := &fake{t: t, sessions: map[string]string{}, titles: map[string]string{}, runs: map[string]*hub.Run{}, of: map[string]hub.NewRun{}, steps: steps, end: hub.Run{State: hub.RunDone}}
 	f.Table = hub.NewTable(
 		hub.ListModels.By(func(context.Context, hub.Caller, hub.None) (hub.Page[hub.Model], error) {
 			return hub.Page[hub.Model]{Items: []hub.Model{{Name: "main", Provider: turn.Chat, Model: "m", Default: true}, {Name: "claude", Provider: turn.Messages}, {Name: "gone", Reason: "helper_unusable"}}}, nil
 		}),
 		hub.CreateSession.By(f.createSession), hub.GetSession.By(f.getSession), hub.EndSession.By(f.endSession),
-		hub.ListSessions.By(func(context.Context, hub.Caller, hub.SessionQuery) (hub.Page[hub.Session], error) {
-			return hub.Page[hub.Session]{}, nil
-		}),
+		hub.ListSessions.By(f.listSessions),
 		hub.ListRuns.By(f.listRuns), hub.StartRun.By(f.startRun), hub.GetRun.By(f.getRun), hub.CancelRun.By(f.cancelRun), hub.SetMetadata.By(f.setMetadata),
 		hub.ReadTape.By(f.readTape), hub.ReadOutput.By(f.readOutput),
 		hub.ListApprovals.By(func(context.Context, hub.Caller, hub.ApprovalQuery) (hub.Page[hub.Approval], error) {
@@ -88,9 +88,27 @@ func says(text string) step {
 func (f *fake) createSession(_ context.Context, c hub.Caller, n hub.NewSession) (hub.Session, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.most > 0 && len(f.openSessions()) >= f.most {
+		return hub.Session{}, fault.New(fault.Busy, "too_many", "create session", nil)
+	}
 	id := ident.New(ident.Session)
-	f.sessions[id] = hub.SessionOpen
+	f.sessions[id], f.titles[id] = hub.SessionOpen, n.Title
 	return hub.Session{ID: id, Title: n.Title, State: hub.SessionOpen}, nil
+}
+
+func (f *fake) openSessions() (all []hub.Session) {
+	for id, state := range f.sessions {
+		if state == hub.SessionOpen {
+			all = append(all, hub.Session{ID: id, Title: f.titles[id], State: state})
+		}
+	}
+	return all
+}
+
+func (f *fake) listSessions(context.Context, hub.Caller, hub.SessionQuery) (hub.Page[hub.Session], error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return hub.Page[hub.Session]{Items: f.openSessions()}, nil
 }
 
 func (f *fake) getSession(_ context.Context, _ hub.Caller, id string) (hub.Session, error) {

@@ -244,3 +244,44 @@ func TestDeleted(t *testing.T) {
 		t.Errorf("cancelled %v", f.cancelled)
 	}
 }
+
+// TestConversations: where as many sessions are open as may be, a new conversation with the agent
+// ends the one that was used least recently, and none in which something is under way, nor a
+// session of another kind.
+func TestConversations(t *testing.T) {
+	f, h := newFake(t, says("yes")), NewHandler()
+	id := f.object(f.ask(h, "POST", pathResponses, `{"model":"main","input":"a"}`), 200)["id"].(string)
+	of := func(id string) string { return f.runs[runOf("resp_", id)].Session }
+	kept := []string{of(id)}
+	id = f.object(f.ask(h, "POST", pathResponses, `{"model":"agent","input":"a","metadata":{"palyra_session":"new"}}`), 200)["id"].(string)
+	kept = append(kept, of(id))
+	begin := func() string {
+		return f.object(f.ask(h, "POST", pathResponses, `{"model":"agent","input":"a"}`), 200)["id"].(string)
+	}
+	var all []string
+	for i := range 3 {
+		all = append(all, begin())
+		ended := time.Now().Add(time.Duration(3-i) * time.Minute) // the last one was used least recently,
+		f.runs[runOf("resp_", all[i])].Ended = &ended
+	}
+	f.runs[runOf("resp_", all[2])].Ended = nil // but it's at work
+	f.most = 5
+	fourth := begin()
+	for i, id := range append(all, fourth) {
+		if state := f.sessions[of(id)]; (state == hub.SessionEnded) != (i == 1) {
+			t.Errorf("conversation %d: %s", i, state)
+		}
+	}
+	for _, id := range kept {
+		if f.sessions[id] != hub.SessionOpen {
+			t.Errorf("session %s: %s", f.titles[id], f.sessions[id])
+		}
+	}
+	if o := f.object(f.ask(h, "POST", pathResponses, `{"model":"agent","previous_response_id":"`+all[1]+`","input":"b"}`), 400); at(o, "error", "code") != "previous_response_not_found" {
+		t.Error(o)
+	}
+	f.runs[runOf("resp_", all[0])].Ended = nil
+	if o := f.object(f.ask(h, "POST", pathResponses, `{"model":"agent","input":"a"}`), 429); at(o, "error", "code") != "too_many" {
+		t.Error(o) // all are at work
+	}
+}
