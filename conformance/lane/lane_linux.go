@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -40,6 +41,7 @@ func run(budget time.Duration, argv []string) (int, error) {
 	if err != nil {
 		return statusBroken, fmt.Errorf("start %q: %w", path, err)
 	}
+	defer said(time.Now())
 	ended, empty := make(chan syscall.WaitStatus, 1), make(chan struct{})
 	go reap(pid, ended, empty)
 
@@ -58,6 +60,17 @@ func run(budget time.Duration, argv []string) (int, error) {
 	case s := <-interrupt:
 		return 128 + int(s.(syscall.Signal)), end(empty, polite)
 	}
+}
+
+// said says on how many processors those processes were at work that were reaped, with those that
+// they had reaped.
+func said(begun time.Time) {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_CHILDREN, &u); err != nil {
+		return
+	}
+	work := time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	fmt.Fprintf(os.Stderr, "lane: at work on %.1f of %d processors\n", work.Seconds()/time.Since(begun).Seconds(), runtime.NumCPU())
 }
 
 // reap waits for every child. It sends pid's status to ended and closes empty

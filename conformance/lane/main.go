@@ -10,7 +10,8 @@
 //
 // Exit status: the command's own (128 and the signal's number if a signal ended
 // it); 124 if the budget was over; 125 if the command couldn't be started or one
-// of its processes couldn't be ended. Standard error names what was left behind.
+// of its processes couldn't be ended. Standard error names what was left behind, and
+// says at last on how many processors the command was at work.
 //
 // It doesn't protect against a process that the caller may not signal, one in an
 // uninterruptible sleep, and the files that ended processes leave.

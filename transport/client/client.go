@@ -323,7 +323,8 @@ func (c *Client) lost(ctx context.Context, op string, err error) error {
 	}
 	e, ok := errors.AsType[*net.OpError](err)
 	if ok && e.Op == "remote error" && c.certified { // a TLS alert
-		return fault.New(fault.Denied, "unauthenticated", op, fmt.Errorf("palyrad refused the device's certificate: %w", e)). // without net/http's words before it
+		// Without net/http's words, which depend on what saw it first.
+		return fault.New(fault.Denied, "unauthenticated", op, fmt.Errorf("palyrad refused the device's certificate: %w", e)).
 			WithHint("it may be revoked, or have ended: palyra devices show ID at the hub; a device that was revoked is paired again")
 	}
 	if ok && e.Op == "dial" {
