@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build test race exhaustive user-exhaustive check fmt vet arch lint vuln generate conformance battery battery-turn oracle sigstore cedar swaps sysfuzz agents clients console pictures fuzz fuzzers bench bench-full bench-baseline bench-compare lab lab-turn demo cross ci clean
+.PHONY: help build test race exhaustive user-exhaustive check fmt vet arch lint vuln generate conformance battery battery-turn oracle sigstore cedar swaps sysfuzz agents clients console pictures fuzz fuzzers bench bench-full bench-baseline bench-compare lab lab-turn demo cross cross-turn ci clean
 
 $(if $(findstring palyra_knobs,$(GOFLAGS) $(shell go env GOFLAGS)),$(error palyra_knobs builds a sandbox with holes: for tests only, never for bin/))
 GIT     := git -c safe.directory=*
@@ -119,6 +119,8 @@ demo: build ## the whole path in a minute
 
 cross: ## static binaries for linux amd64 and arm64
 	@for a in amd64 arm64; do echo "linux/$$a"; GOOS=linux GOARCH=$$a $(BUILD) -o bin/linux-$$a/ ./cmd/...; done
+# In the turns in which lab-turn has no arm64.
+cross-turn: ; @[ $$(($$(git rev-list --count HEAD) % 2)) = 0 ] || $(MAKE) --no-print-directory cross
 ci: ## check, test, demo, conformance and lab on the last commit, in lanes with budgets; .ci/run runs it
 	@.ci/lanes
 clean: ## remove what the targets made

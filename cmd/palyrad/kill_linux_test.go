@@ -21,6 +21,7 @@ import (
 	"palyra/hub/local"
 	"palyra/hub/store"
 	"palyra/internal/fault"
+	"palyra/internal/sample"
 	"palyra/kernel"
 )
 
@@ -413,7 +414,13 @@ func killPoints() []point {
 func TestKillUnderLoad(t *testing.T) {
 	p := newCrowdedPlace(t)
 	c := newCrowd(p, 16)
-	for _, at := range killPoints() {
+	points := killPoints()
+	var names []string
+	for _, at := range points {
+		names = append(names, at.Step)
+	}
+	for _, i := range sample.Steps(names) {
+		at := points[i]
 		r, steps, _ := p.victim(at)
 		stop, over := make(chan struct{}), make(chan struct{})
 		go func() {

@@ -63,7 +63,7 @@ func (b *battery) controlsOf(c *attackCase) map[string]*observation {
 
 // plays reports whether it's the user's turn. Two turns that follow each other make all attempts.
 func (b *battery) plays(c *attackCase, u *user, mode string) bool {
-	if b.turn < 0 || mode == modeCold || b.alone {
+	if b.turn < 0 || b.alone {
 		return true
 	}
 	h := fnv.New32a()

@@ -10,7 +10,7 @@
 //
 //	make build
 //	go run ./conformance/escape -out conformance/results/latest.json
-//	go run ./conformance/escape -turn 1             # half of the modes as root, half as the user
+//	go run ./conformance/escape -turn 1             # half of the attempts as root, half as the user
 //	go run ./conformance/escape -case 7 -v          # one case, everything it saw
 //	go run ./conformance/escape -sandbox bwrap -v   # a sandbox that should fail some
 //	go run ./conformance/escape -attribute conformance/escape/recorded/attribution.json
@@ -60,7 +60,7 @@ type config struct {
 	users   []string
 	jobs    int
 	uid     int // of the unprivileged user, where we are root
-	turn    int // of the users, in modes besides cold; negative: both play all
+	turn    int // of the users; negative: both play all
 	verbose bool
 	keep    bool
 }
@@ -83,7 +83,7 @@ func main() {
 	flag.IntVar(&c.jobs, "j", 4, "attempts at once, of those that do not disturb each other")
 	flag.StringVar(&users, "user", "root,unprivileged", "only these users; root is left out where we are not root")
 	flag.IntVar(&c.uid, "uid", 64321, "user id of the unprivileged user, where we are root")
-	flag.IntVar(&c.turn, "turn", -1, "but in mode cold make each attempt as one of two users, which the case, the mode and `N` choose: all of it in two turns")
+	flag.IntVar(&c.turn, "turn", -1, "make each attempt as one of two users, which the case, the mode and `N` choose: all of it in two turns")
 	flag.BoolVar(&c.verbose, "v", false, "say what every run did")
 	flag.BoolVar(&c.keep, "keep", false, "leave the stage directory")
 	trace := flag.String("attribute", "", "turn off one layer after the other, in builds for that, and bring `FILE` up to date")

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"palyra/internal/sample"
 	"palyra/isolate/certify"
 	"palyra/isolate/knob"
 	"palyra/isolate/native/landlock"
@@ -55,9 +56,14 @@ func TestKnobs(t *testing.T) {
 		out, stderr bytes.Buffer
 		err         error
 	}
-	var runs []*run
-	for _, c := range append([]certify.Claim{{Name: "none"}}, certify.Claims()...) {
-		runs = append(runs, &run{Claim: c})
+	runs := []*run{{Claim: certify.Claim{Name: "none"}}}
+	var names []string
+	claims := certify.Claims()
+	for i := range claims {
+		names = append(names, claims[i].Name)
+	}
+	for _, i := range sample.Steps(names) {
+		runs = append(runs, &run{Claim: claims[i]})
 	}
 	// They mostly wait: for a deadline, for a process to start.
 	var wg sync.WaitGroup

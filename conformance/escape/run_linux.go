@@ -132,12 +132,13 @@ func (o *outcome) observe(sc scene) *observation {
 	if obs.started && !ok && o.exit == exitRefused && bytes.Contains(o.stderr.kept, []byte("palyra: killed")) {
 		obs.outcome = "LIMIT"
 	}
-	// Palyra ended it for a placeholder that it brought where none belongs.
-	if obs.started && o.exit == exitRefused && bytes.Contains(o.stderr.kept, []byte("the placeholder of TOKEN was seen in ")) {
-		obs.outcome = tripped
-	}
+	switch {
+	// Palyra ended it for a placeholder that it brought where none belongs: it ran, whether or not
+	// its word that it has started came out.
+	case o.exit == exitRefused && bytes.Contains(o.stderr.kept, []byte("the placeholder of TOKEN was seen in ")):
+		obs.started, obs.outcome = true, tripped
 	// Refusing is more than not running: there has to be a reason.
-	if !obs.started && !o.hung && (o.exit == exitRefused || o.exit == exitDenied) && len(o.stderr.kept) > 0 {
+	case !obs.started && !o.hung && (o.exit == exitRefused || o.exit == exitDenied) && len(o.stderr.kept) > 0:
 		obs.outcome = refused
 		if !strings.Contains(strings.ToLower(string(o.stderr.kept)), sc.because) {
 			obs.outcome = "REFUSED_OTHERWISE"

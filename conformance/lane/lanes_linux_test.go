@@ -14,7 +14,7 @@ import (
 // makefile stands in for the project's in a repository that has .ci/lanes.
 const makefile = `
 .PHONY: $(MAKECMDGOALS)
-check cross build demo battery sigstore cedar swaps sysfuzz agents lab-turn: ; @echo $@ by $$(id -u) in $$PWD >&2
+check cross-turn build demo battery sigstore cedar swaps sysfuzz agents lab-turn: ; @echo $@ by $$(id -u) in $$PWD >&2
 console clients test race arch exhaustive user-exhaustive: ; @printf '{"Action":"%s","Package":"p","Test":"TestA"}\n' run pass
 oracle: ; @printf '{"Action":"%s","Package":"q","Test":"TestB"}\n' run pass
 `

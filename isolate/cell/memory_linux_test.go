@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	"palyra/internal/sample"
 	"palyra/isolate"
 	"palyra/isolate/cell"
 	"palyra/isolate/internal/sys"
@@ -26,12 +27,13 @@ import (
 func TestMemoryIsCounted(t *testing.T) {
 	exe := hold(t)
 	const mib, limit = 1 << 20, 96
+	hows := []string{"tables", "private-leader", "file", "sockets", "left", "shared-leader", "events", "events-leader", "texts", "received", "unaccepted", "egress received", "egress unaccepted"}
 	cells := map[tier.Tier]*cell.Client{tier.C: start(t, tier.C), tier.B: start(t, tier.B)}
 	for _, held := range []int64{40, 200} {
 		var together sync.WaitGroup // they hold for seconds, for a sample to see it
 		for tr, c := range cells {
-			for _, how := range []string{"tables", "private-leader", "file", "sockets", "left", "shared-leader", "events", "events-leader", "texts", "received", "unaccepted", "egress received", "egress unaccepted"} {
-				how, egress := strings.CutPrefix(how, "egress ")
+			for _, i := range sample.Steps(hows) {
+				how, egress := strings.CutPrefix(hows[i], "egress ")
 				if tr == tier.B && !slices.Contains([]string{"tables", "private-leader", "sockets", "left", "shared-leader"}, how) {
 					continue // no file system of its own that a program could reach so, no inotify, no /proc and no loopback
 				}
