@@ -20,7 +20,7 @@ help: ## this list
 
 build: ## every program into bin/, static
 	$(BUILD) -o bin/ ./cmd/...
-	@ln -sf palyra bin/palyra-sh
+	@[ -e bin/palyra-sh ] || ln -sf palyra bin/palyra-sh
 
 # GORACE: end 0.1 s after the last test, not 1 s. Check vets.
 test race exhaustive: export GORACE ?= atexit_sleep_ms=100
