@@ -39,12 +39,18 @@ PLAIN := modernc.org/sqlite/lib modernc.org/libc modernc.org/memory $(addprefix 
 race: DETECTOR := -race -gcflags=all=-dwarf=false $(PLAIN:%='-gcflags=%=-race=false -dwarf=false')
 GOTEST = go test -vet=off -shuffle=on $(DETECTOR)
 # Packages wait, too: for deadlines, processes and the disk. Two more than there are processors keep those busy.
-# The slowest of the list's end go first, or they're alone at the end.
-# The rules of the tree are check's.
-test race: build
-	$(GOTEST) -short -p $$(($$(nproc) + 2)) $(TESTFLAGS) $(or $(PACKAGES),$$(go list ./kernel ./hub/local ./isolate/cell ./transport/httpapi ./... | grep -vx palyra/conformance/arch))
-test: ## every Go test but check's, in random order; exhaustive ones take a sample (-short)
-race: ## the same with the race detector
+# The slowest of the list's end go first, or they're alone at the end. The rules of the tree are check's.
+SOME = $(GOTEST) -short -p $$(($$(nproc) + 2)) $(TESTFLAGS)
+FIRST := ./kernel ./hub/local ./isolate/cell ./transport/httpapi
+ALL = $$(go list ./... | grep -vx palyra/conformance/arch)
+test: build ## every Go test but check's, in random order; exhaustive ones take a sample (-short)
+	$(SOME) $(or $(PACKAGES),$(FIRST) $(ALL))
+# Packages without goroutines, in tests too, have no races of their own, and conformance looks from outside at programs as they ship.
+race: build ## the same, with the race detector where there are goroutines
+	@calm=$$([[ -n "$(PACKAGES)" ]] || go list -f '{{.ImportPath}} {{.Dir}}' $(ALL) | while read -r p d; do \
+		[[ $$p != palyra/conformance/* ]] && grep -qE '"sync|\.Go\(|\.Parallel\(|\bgo (func|[a-z][A-Za-z.]*\()' $$d/*.go || echo $$p; done); status=0; \
+	$(SOME) $(or $(PACKAGES),$(FIRST) $$(grep -vxFf <(echo "$$calm") <(printf '%s\n' $(ALL)))) || status=1; \
+	[[ -z $$calm ]] || $(MAKE) --no-print-directory test PACKAGES="$${calm//$$'\n'/ }" || status=1; exit $$status
 SAMPLED = $(shell grep -rl --include='*_test.go' '^	"palyra/internal/sample"$$' .)
 exhaustive: build ## the exhaustive tests, whole: kill -9 at every step, every input, every trial
 	$(GOTEST) -run "^($$(awk -F '[ (]' '/^func Test/ { t = $$2 } /sample\.(Of|Steps)/ { print t }' $(SAMPLED) | sort -u | paste -sd'|'))$$" \
