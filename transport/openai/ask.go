@@ -113,7 +113,7 @@ func (x *exchange) session(ctx context.Context, q *question, anew bool) (id stri
 		name = titleConversation
 	}
 	s, err := hub.CreateSession.Do(ctx, x.v.Hub, hub.Caller{}, hub.NewSession{Title: name})
-	if fault.ReasonOf(err) == "too_many" && x.giveUp(ctx) {
+	if errors.Is(err, fault.ErrTooMany) && x.giveUp(ctx) {
 		s, err = hub.CreateSession.Do(ctx, x.v.Hub, hub.Caller{}, hub.NewSession{Title: name})
 	}
 	return s.ID, false, err
