@@ -194,7 +194,7 @@ func (h *Hub) judge(ctx context.Context, q Question) (Verdict, error) {
 // ErrSelf is fault.Denied "self_approval".
 func ErrSelf() error {
 	return fault.New(fault.Denied, "self_approval", "answer approval", errors.New("the requester of a call may not approve it")).
-		WithHint("another principal with the permission to approve must answer")
+		WithHint(fault.Do("self_approval"))
 }
 
 // For returns the Approver of one call.

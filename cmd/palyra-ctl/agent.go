@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -228,7 +229,7 @@ func (a *app) took(r *hub.Run) {
 	if u.Cost > 0 {
 		cost = fmt.Sprintf(", cost %.4g", float64(u.Cost)/1e6)
 	}
-	fmt.Fprintf(a.stderr, "palyra: %d turns, %d tokens asked (%d of them from the cache), %d answered%s\n", r.Answer.Turns, u.Input, u.Cached, u.Output, cost)
+	fmt.Fprintf(a.stderr, "palyra: %s, %d tokens asked (%d of them from the cache), %d answered%s\n", turns(int64(r.Answer.Turns)), u.Input, u.Cached, u.Output, cost)
 }
 
 // unanswered says why a run has no answer.
@@ -333,6 +334,15 @@ func (a *app) ended(tool string, s *hub.StepResult) {
 		return
 	case s.Denial != nil:
 		fmt.Fprintf(a.stderr, "palyra: %s: %s by %s: %s\n", cell(tool), cell(dash(s.Outcome)), cell(s.Denial.Layer), cell(s.Denial.Reason))
+		if s.Denial.DecisionID != "" {
+			fmt.Fprintf(a.stderr, "hint: palyra policy why %s\n", cell(s.Denial.DecisionID))
+		}
+		return
+	case s.Outcome == "":
+		fmt.Fprintf(a.stderr, "palyra: %s: not called: %s\n", cell(tool), front.Escape(cmp.Or(s.Error, s.Reason)))
+		if h := cmp.Or(s.Hint, fault.Do(s.Reason)); h != "" {
+			fmt.Fprintf(a.stderr, "hint: %s\n", front.Escape(h))
+		}
 		return
 	}
 	receipt := ""
@@ -343,7 +353,7 @@ func (a *app) ended(tool string, s *hub.StepResult) {
 	if s.Error != "" {
 		why = ": " + front.Escape(s.Error)
 	}
-	fmt.Fprintf(a.stderr, "palyra: %s: %s, exit %d%s%s\n", cell(tool), cell(dash(s.Outcome)), s.Exit, receipt, why)
+	fmt.Fprintf(a.stderr, "palyra: %s: %s, exit %d%s%s\n", cell(tool), cell(s.Outcome), s.Exit, receipt, why)
 }
 
 // saying prints a turn's answer while it comes.

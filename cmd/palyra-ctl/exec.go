@@ -295,6 +295,9 @@ func (a *app) askHere(ctx context.Context, h hub.Hub, id string, before func() s
 		return
 	case v.Void != "":
 		waits(" by another person, since a yes of yours wouldn't count (%s)", v.Void)
+		if d := fault.Do(v.Void); d != "" {
+			fmt.Fprintf(a.stderr, "hint: %s\n", d)
+		}
 		return
 	case v.Passkey:
 		waits(" in the console, with a passkey (palyra console open)")

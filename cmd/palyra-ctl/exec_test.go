@@ -21,7 +21,7 @@ func TestAskHere(t *testing.T) {
 		"no terminal":   {"", "", false, "palyra: waits for approval: palyra approvals show apr_1\n"},
 		"not to ask":    {"self_approval", "1", false, "palyra: waits for approval: palyra approvals show apr_1\n"},
 		"a passkey's":   {"", "", true, "palyra: waits for approval in the console, with a passkey (palyra console open): palyra approvals show apr_1\n"},
-		"another's yes": {"self_approval", "", false, "palyra: waits for approval by another person, since a yes of yours wouldn't count (self_approval): palyra approvals show apr_1\n"},
+		"another's yes": {"self_approval", "", false, "palyra: waits for approval by another person, since a yes of yours wouldn't count (self_approval): palyra approvals show apr_1\nhint: " + fault.Do("self_approval") + "\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var said bytes.Buffer

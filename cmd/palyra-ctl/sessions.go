@@ -207,7 +207,7 @@ func (a *app) runText(inv *command.Invocation, r *hub.Run) string {
 	}
 	if e := r.Answer; e != nil {
 		l.row("  answer", cmp.Or(e.Text, e.Error))
-		l.row("  model", fmt.Sprintf("%d turns, %d tokens read, %d written", e.Turns, e.Usage.Input, e.Usage.Output))
+		l.row("  model", fmt.Sprintf("%s, %d tokens read, %d written", turns(int64(e.Turns)), e.Usage.Input, e.Usage.Output))
 	}
 	l.row("  used", fmt.Sprintf("%d calls, %d bytes, %v", r.Use.Calls, r.Use.Bytes, r.Use.Wall.Round(time.Millisecond)))
 	t, more := front.NewTable("STEP", "TOOL", "STATE", "OUTCOME", "EXIT", "RECEIPT"), newLines()

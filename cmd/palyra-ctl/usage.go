@@ -46,9 +46,16 @@ func (a *app) agentUsage(ctx context.Context, inv *command.Invocation) (*result,
 		more.row(what, fmt.Sprintf("%d of %d tokens, %d left", b.Used, b.Most, b.Left))
 	}
 	if u.Total.Sized > 0 {
-		more.row("by size", fmt.Sprintf("%d turns: under way, or without their provider's count", u.Total.Sized))
+		more.row("by size", turns(u.Total.Sized)+", under way or without their provider's count")
 	}
 	return text(front.Document{"usage": u}, "%s%s", a.table(inv, t), more), nil
+}
+
+func turns(n int64) string {
+	if n == 1 {
+		return "1 turn"
+	}
+	return fmt.Sprintf("%d turns", n)
 }
 
 // units is a cost in the unit of the models' prices.

@@ -145,7 +145,10 @@ var vocabularies = [...]Vocabulary{
 			Do:   "palyra sandbox certify"},
 		{Code: "no_approver", Kinds: []Kind{Denied, Usage, BadState},
 			Says: "No one could approve, or the terminal has no room for the question."},
-		{Code: "self_approval", Kinds: []Kind{Denied}},
+		{Code: "self_approval", Kinds: []Kind{Denied},
+			Says: "The caller asked for the call, and their own yes doesn't count.",
+			Do: "another principal with the permission to approve must answer; where there is none, " +
+				"palyra config explain approvals.allow_self"},
 		{Code: "not_approved", Kinds: []Kind{NotApproved},
 			Says: "No yes that holds: none, one to another capsule, one that was used, or whose grant ended."},
 		{Code: "approval_expired", Kinds: []Kind{NotApproved}},

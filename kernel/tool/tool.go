@@ -288,7 +288,8 @@ func (t *Table) workspace(name string, write bool) (Workspace, error) {
 	case !ok:
 		return w, usage("not_found", op, errors.New("the operator declared none of this name"))
 	case write && w.ReadOnly && !w.Staged:
-		return w, usage("read_only", op, errors.New("the operator declared it read-only: programs run there with read_only"))
+		return w, usage("read_only", op, errors.New("the operator declared it read-only: programs run there with read_only")).
+			WithHint("read_only = false in [workspaces." + name + "] of palyrad.toml, or staged = true, which keeps what is written in a layer")
 	}
 	return w, nil
 }
