@@ -189,6 +189,9 @@ func (a *app) askModel(ctx context.Context, inv *command.Invocation, h hub.Hub, 
 	if err != nil {
 		return nil, err
 	}
+	if !inv.Has("json") {
+		fmt.Fprintf(a.stderr, "palyra: palyra agent tell %s … says more meanwhile\n", cell(made.ID))
+	}
 	if err := a.watchAgent(ctx, h, made.ID, !inv.Has("json")); err != nil {
 		if unanswered(err) {
 			return nil, fault.New(fault.Unavailable, fault.ReasonOf(err), "follow run "+made.ID, err).
@@ -333,13 +336,13 @@ func (a *app) ended(tool string, s *hub.StepResult) {
 	case tool == turn.Tool && s.Outcome == "executed":
 		return
 	case s.Denial != nil:
-		fmt.Fprintf(a.stderr, "palyra: %s: %s by %s: %s\n", cell(tool), cell(dash(s.Outcome)), cell(s.Denial.Layer), cell(s.Denial.Reason))
+		fmt.Fprintf(a.stderr, "palyra: %s: %s by %s: %s\n", cell(tool), cell(cmp.Or(s.Outcome, notCalled)), cell(s.Denial.Layer), cell(s.Denial.Reason))
 		if s.Denial.DecisionID != "" {
 			fmt.Fprintf(a.stderr, "hint: palyra policy why %s\n", cell(s.Denial.DecisionID))
 		}
 		return
 	case s.Outcome == "":
-		fmt.Fprintf(a.stderr, "palyra: %s: not called: %s\n", cell(tool), front.Escape(cmp.Or(s.Error, s.Reason)))
+		fmt.Fprintf(a.stderr, "palyra: %s: %s: %s\n", cell(tool), notCalled, front.Escape(cmp.Or(s.Error, s.Reason)))
 		if h := cmp.Or(s.Hint, fault.Do(s.Reason)); h != "" {
 			fmt.Fprintf(a.stderr, "hint: %s\n", front.Escape(h))
 		}

@@ -17,6 +17,7 @@ func TestEnded(t *testing.T) {
 	}{
 		"executed":   {hub.StepResult{Outcome: "executed", Exit: 1, LogIndex: &index}, "palyra: fs.write_file: executed, exit 1, receipt 7\n"},
 		"denied":     {hub.StepResult{Outcome: "denied", Denial: &hub.Denial{Layer: "policy", Reason: "forbidden", DecisionID: "1f"}}, "palyra: fs.write_file: denied by policy: forbidden\nhint: palyra policy why 1f\n"},
+		"beyond":     {hub.StepResult{Reason: "budget_calls", Denial: &hub.Denial{Layer: "budget", Reason: "budget_calls"}}, "palyra: fs.write_file: not called by budget: budget_calls\n"},
 		"not called": {hub.StepResult{Reason: "read_only", Error: "it's read-only", Hint: "have it written"}, "palyra: fs.write_file: not called: it's read-only\nhint: have it written\n"},
 		"no hint":    {hub.StepResult{Reason: "changed"}, "palyra: fs.write_file: not called: changed\nhint: " + fault.Do("changed") + "\n"},
 	} {

@@ -299,12 +299,15 @@ func offer(ctx context.Context, h hub.Hub, s *hub.StepResult) {
 	}
 }
 
+// notCalled stands for the outcome of a step that has none.
+const notCalled = "not called"
+
 // explain says on standard error why a call did not end by itself.
 func (a *app) explain(r *hub.Run, s *hub.StepResult) {
 	l := newLines()
 	switch {
 	case s.Denial != nil:
-		l.row("palyra: "+dash(s.Outcome)+": "+dash(s.Denial.Reason), "by "+s.Denial.Layer, fmt.Sprint(s.Denial.Policies))
+		l.row("palyra: "+cmp.Or(s.Outcome, notCalled)+": "+dash(s.Denial.Reason), "by "+s.Denial.Layer, fmt.Sprint(s.Denial.Policies))
 		io.WriteString(a.stderr, l.String())
 		if s.Denial.Layer == hub.LayerPolicy {
 			io.WriteString(a.stderr, fixText(s.Denial.Fix, s.Denial.DecisionID))
@@ -323,7 +326,7 @@ func (a *app) explain(r *hub.Run, s *hub.StepResult) {
 		if !strings.Contains(why, s.Reason) {
 			why += " (" + s.Reason + ")"
 		}
-		l.row("palyra: " + cmp.Or(s.Outcome, "not called") + ": " + why)
+		l.row("palyra: " + cmp.Or(s.Outcome, notCalled) + ": " + why)
 		if r.Reason != "" {
 			l.row("palyra: the run " + r.State + ": " + r.Reason)
 		}
