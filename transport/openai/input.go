@@ -90,7 +90,7 @@ func itemsOf(run *hub.Run) (all []object, err error) {
 		}
 		return all, nil
 	}
-	asked, err := askedOf(run)
+	_, asked, err := askedOf(run)
 	if err != nil {
 		return nil, err
 	}

@@ -165,7 +165,7 @@ func (x *exchange) previous(q *responseRequest, id string, resume bool) error {
 		return bad("previous_response_id", "invalid_value", "the response is of the other lane: name a model of the same")
 	case resume:
 		q.resume = true
-		q.echo, err = echoOf(run)
+		_, q.echo, err = echoOf(run)
 		return err
 	case !over(run):
 		return bad("previous_response_id", "invalid_value", "the response isn't over: resume it without input, or cancel it")
@@ -173,7 +173,7 @@ func (x *exchange) previous(q *responseRequest, id string, resume bool) error {
 		q.agent.After = run.ID
 		return nil
 	}
-	asked, err := askedOf(run)
+	_, asked, err := askedOf(run)
 	if err != nil {
 		return err
 	}

@@ -74,16 +74,16 @@ func split(told string, kept map[string]string) (instructions, rest string) {
 	return told[:n], strings.TrimPrefix(told[n:], between)
 }
 
-// echoOf is what a stored response repeats of its request.
-func echoOf(run *hub.Run) (object, error) {
+// echoOf is the model of a stored response, and what it repeats of its request.
+func echoOf(run *hub.Run) (name string, echo object, err error) {
 	if run.Agent != nil {
-		return repeated(run.Metadata, run.Agent, nil, true), nil
+		return run.Agent.Model, repeated(run.Metadata, run.Agent, nil, true), nil
 	}
-	asked, err := askedOf(run)
+	name, asked, err := askedOf(run)
 	if err != nil {
-		return nil, err
+		return "", nil, err
 	}
-	return repeated(run.Metadata, nil, asked, true), nil
+	return name, repeated(run.Metadata, nil, asked, true), nil
 }
 
 // response reads the run of a response that is the caller's and wasn't given up. param is the
@@ -113,15 +113,17 @@ func (x *exchange) response(ctx context.Context, id, param string) (*hub.Run, er
 	return &r, err
 }
 
-// askedOf returns what a raw response's model was asked.
-func askedOf(run *hub.Run) (*turn.Request, error) {
+// askedOf returns the model of a raw response, and what it was asked.
+func askedOf(run *hub.Run) (name string, asked *turn.Request, err error) {
 	var in struct {
+		Model   string          `json:"model"`
 		Request json.RawMessage `json:"request"`
 	}
 	if err := json.Unmarshal(run.Steps[0].Input, &in); err != nil {
-		return nil, err
+		return "", nil, err
 	}
-	return turn.ParseRequest(in.Request)
+	asked, err = turn.ParseRequest(in.Request)
+	return in.Model, asked, err
 }
 
 // getResponse answers GET /v1/responses/{id}.
@@ -209,23 +211,18 @@ func over(run *hub.Run) bool {
 
 // replyOf is the response of a run, without what came of it.
 func (x *exchange) replyOf(run *hub.Run) (*reply, error) {
-	m := &model{agent: run.Agent != nil}
-	if m.agent {
-		m.id = agentAlone
-		if run.Agent.Model != "" {
-			m.id = agentPrefix + run.Agent.Model
-		}
-	} else {
-		var in struct {
-			Model string `json:"model"`
-		}
-		if err := json.Unmarshal(run.Steps[0].Input, &in); err != nil {
-			return nil, err
-		}
-		m.id = in.Model
+	name, echo, err := echoOf(run)
+	if err != nil {
+		return nil, err
 	}
-	echo, err := echoOf(run)
-	return newReply(x, &task{x: x, run: *run}, m, echo), err
+	m := &model{agent: run.Agent != nil, id: name}
+	switch {
+	case m.agent && name == "":
+		m.id = agentAlone
+	case m.agent:
+		m.id = agentPrefix + name
+	}
+	return newReply(x, &task{x: x, run: *run}, m, echo), nil
 }
 
 // recorded makes a response of what is on record.

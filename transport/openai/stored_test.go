@@ -46,7 +46,7 @@ func TestStored(t *testing.T) {
 		first := ""
 		if n := f.started[0]; n.Agent != nil {
 			first = n.Agent.Instructions
-		} else if asked, err := askedOf(&hub.Run{Steps: []hub.StepResult{{Input: n.Steps[0].Input}}}); err != nil {
+		} else if _, asked, err := askedOf(&hub.Run{Steps: []hub.StepResult{{Input: n.Steps[0].Input}}}); err != nil {
 			t.Error(err)
 		} else {
 			first = asked.System
