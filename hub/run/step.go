@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"io"
 	"time"
 
 	"palyra/authz/approval"
@@ -258,11 +259,13 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 		e.enters(j, res.reads)
 	}
 	if j.turn != nil && res.intended {
-		var out written = readerAt{ctx, live}
+		var out io.ReaderAt = readerAt{ctx, live}
+		size := live.size(0)
 		if j.stdout != nil {
-			out = bytes.NewReader(j.stdout.Bytes()[before:])
+			b := j.stdout.Bytes()[before:]
+			out, size = bytes.NewReader(b), int64(len(b))
 		}
-		res.turn = j.turn.took(out)
+		res.turn = j.turn.took(io.NewSectionReader(out, 0, size))
 	}
 	switch {
 	case err == nil:

@@ -134,23 +134,17 @@ func (s Spending) over(tx *store.Tx, j *job) (why, err error) {
 	return nil, nil
 }
 
-// written is what a call wrote to its standard output.
-type written interface {
-	io.ReaderAt
-	Size() int64
-}
-
 // took returns what a turn took whose program may have run, by its output: what the provider says;
 // nothing, if it refused the question or wasn't reached; else the size of question and answer, as
 // far as the provider hadn't counted them by then. A provider that was quiet for too long, or
 // answered with something else, may have worked on it.
-func (t *turned) took(out written) *store.Usage {
+func (t *turned) took(out *io.SectionReader) *store.Usage {
 	var last turn.Event
 	if b := lastLine(out); b != nil && json.Unmarshal(b, &last) == nil && last.End != "" && last.Usage != nil {
 		u := t.usage(*last.Usage)
 		return &u
 	}
-	a, _ := turn.ReadAnswer(io.NewSectionReader(out, 0, out.Size()))
+	a, _ := turn.ReadAnswer(out)
 	said := a.Error != nil && a.Usage != (turn.Usage{})
 	if e := a.Error; e != nil && !said && len(a.Message.Parts) == 0 && (e.Status != 0 || e.Class != turn.TimedOut && e.Class != turn.Malformed) {
 		u := t.usage(turn.Usage{})
@@ -180,7 +174,7 @@ func (t *turned) took(out written) *store.Usage {
 const maxEnd = 4 << 10
 
 // lastLine returns the last line of an output that is whole, nil if it's long, or isn't kept.
-func lastLine(out written) []byte {
+func lastLine(out *io.SectionReader) []byte {
 	b := make([]byte, min(maxEnd, out.Size()))
 	if _, err := out.ReadAt(b, out.Size()-int64(len(b))); err != nil {
 		return nil
@@ -199,10 +193,7 @@ type readerAt struct {
 	l   *live
 }
 
-// Size implements written.
-func (r readerAt) Size() int64 { return r.l.size(0) }
-
-// ReadAt implements written.
+// ReadAt implements io.ReaderAt.
 func (r readerAt) ReadAt(b []byte, off int64) (n int, err error) {
 	for n < len(b) {
 		k, over, lost, err := r.l.readAt(r.ctx, 0, b[n:], off+int64(n))
