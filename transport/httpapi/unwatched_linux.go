@@ -115,7 +115,10 @@ func (l *unixListener) take() (*os.File, error) {
 		}
 		return err != syscall.EAGAIN
 	})
-	if errors.Is(rerr, os.ErrClosed) {
+	l.mu.Lock()
+	closed := l.closed
+	l.mu.Unlock()
+	if rerr != nil && closed { // the error of a file that is closed is internal/poll's
 		return nil, net.ErrClosed
 	}
 	if err = errors.Join(rerr, err); err != nil {

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -172,5 +173,32 @@ func TestNoSecondDescriptor(t *testing.T) {
 	}
 	if n, err := late.Read(make([]byte, 1)); n != 0 || err != io.EOF {
 		t.Errorf("after the end the client reads %d bytes, %v", n, err)
+	}
+}
+
+// TestAcceptEnds: an Accept that the end finds waiting, or that comes behind it, says that the
+// listener is closed, which is no failure to log.
+func TestAcceptEnds(t *testing.T) {
+	plain, err := net.Listen("unix", t.TempDir()+"/s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := listenUnix(plain, nil, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waits := make(chan error, 1)
+	go func() {
+		_, err := l.Accept()
+		waits <- err
+	}()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, behind := l.Accept()
+	for _, err := range []error{<-waits, behind} {
+		if !errors.Is(err, net.ErrClosed) {
+			t.Errorf("%v, want %v", err, net.ErrClosed)
+		}
 	}
 }
