@@ -78,14 +78,15 @@ func (x *exchange) begin(ctx context.Context, q *question) (*task, error) {
 		if n.Session, kept, err = x.session(ctx, q, again); err != nil {
 			return nil, err
 		}
-		t.own = q.session == "" && !kept && !q.store && q.meta.session == ""
+		made := q.session == "" && !kept && !q.goesOn()
+		t.own = made && !q.store && q.meta.session == ""
 		t.run, err = hub.StartRun.Do(ctx, x.v.Hub, hub.Caller{}, n)
 		switch {
 		case err == nil:
 			return t, nil
 		case kept && !again && errors.Is(err, fault.ErrNoSession): // it was ended by others
 			continue
-		case t.own:
+		case made: // no answer would name it
 			t.endSession(n.Session)
 		}
 		return nil, err

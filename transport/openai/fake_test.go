@@ -38,6 +38,7 @@ type fake struct {
 	noOutput bool    // output can't be followed while it comes
 	may      error   // why the caller may ask no more
 	most     int     // open sessions; 0: no bound
+	refuses  error   // why no run begins
 }
 
 // step is one of each run.
@@ -137,6 +138,9 @@ func (f *fake) startRun(_ context.Context, _ hub.Caller, n hub.NewRun) (hub.Run,
 	defer f.mu.Unlock()
 	if f.sessions[n.Session] != hub.SessionOpen {
 		return hub.Run{}, fault.New(fault.NotFound, "no_such_session", "start run", nil)
+	}
+	if f.refuses != nil {
+		return hub.Run{}, f.refuses
 	}
 	f.started = append(f.started, n)
 	r := &hub.Run{ID: ident.New(ident.Run), Session: n.Session, Principal: "alice", State: hub.RunInProgress, Agent: n.Agent, Metadata: n.Metadata, Created: time.Now()}

@@ -14,6 +14,7 @@ import (
 
 	"palyra/agentloop/turn"
 	"palyra/hub"
+	"palyra/internal/fault"
 )
 
 // TestStored: a stored response is fetched with all that it repeated of its request when it was made.
@@ -283,5 +284,22 @@ func TestConversations(t *testing.T) {
 	f.runs[runOf("resp_", all[0])].Ended = nil
 	if o := f.object(f.ask(h, "POST", pathResponses, `{"model":"agent","input":"a"}`), 429); at(o, "error", "code") != "too_many" {
 		t.Error(o) // all are at work
+	}
+}
+
+// TestRefusedLeavesNoSession: a request whose run can't begin leaves no session open that was made
+// for it, and all that were open before.
+func TestRefusedLeavesNoSession(t *testing.T) {
+	f, h := newFake(t, says("yes")), NewHandler()
+	id := f.object(f.ask(h, "POST", pathResponses, `{"model":"agent","input":"a"}`), 200)["id"].(string)
+	session := f.runs[runOf("resp_", id)].Session
+	f.refuses = fault.New(fault.Unavailable, "quota", "start run", nil)
+	for _, more := range []string{
+		``, `,"store":false`, `,"metadata":{"palyra_session":"new"}`, `,"metadata":{"palyra_session":"` + session + `"}`, `,"previous_response_id":"` + id + `"`,
+	} {
+		f.object(f.ask(h, "POST", pathResponses, `{"model":"agent","input":"a"`+more+`}`), 429)
+		if n := len(f.openSessions()); n != 1 || f.sessions[session] != hub.SessionOpen {
+			t.Errorf("%s: %d sessions are open", more, n)
+		}
 	}
 }
