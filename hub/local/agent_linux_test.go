@@ -69,6 +69,27 @@ func (h *house) agent(c hub.Caller, session, prompt string) hub.Run {
 	return h.ended(c, r.ID)
 }
 
+// TestAgentWaited: a run that waited for another of its session is told what that one said.
+func TestAgentWaited(t *testing.T) {
+	h := newHouse(t, withScript(t, calls("I wait.", sleeper), says("It's over."), says("I go on.")))
+	op := h.member(2001, access.Operator)
+	session := h.session(op)
+	first := h.under(op, session, "wait")
+	next, err := hub.StartRun.Do(t.Context(), h, op, hub.NewRun{Session: session, Agent: &hub.Agent{Prompt: "go on"}})
+	if err != nil || next.State != hub.RunAccepted && next.State != hub.RunPending {
+		t.Fatalf("%s, %v", next.State, err)
+	}
+	if _, err := hub.SendInput.Do(t.Context(), h, op, hub.RunInput{Run: first, Said: hub.AgentWord{Mode: hub.InputInterrupt, Text: "stop"}}); err != nil {
+		t.Fatal(err)
+	}
+	if r := h.ended(op, first); r.Answer == nil || r.Answer.Text != "It's over." {
+		t.Fatalf("%s %s, %+v", r.State, r.Reason, r.Answer)
+	}
+	if r := h.ended(op, next.ID); r.Answer == nil || r.Answer.Text != "I go on." || r.Started == nil {
+		t.Errorf("%s %s, %+v", r.State, r.Reason, r.Answer)
+	}
+}
+
 // TestAgent: a model's turns and its calls are steps in cells, each with a receipt. The next run of
 // the session is told what was said, and a call that can't be one is the model's to mend.
 func TestAgent(t *testing.T) {

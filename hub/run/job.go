@@ -60,6 +60,12 @@ func (e *Engine) run(j *job) {
 // steps makes one step after the other. An error means that the store is closed.
 func (e *Engine) steps(j *job) (ending, error) {
 	ctx := j.ctx
+	if j.began.IsZero() && j.plan.Agent != nil && ctx.Err() == nil { // what the session said until now is history to it
+		j.stage(e.begin(j))
+		if err := e.persist(j); err != nil {
+			return ending{}, err
+		}
+	}
 	if !j.began.IsZero() {
 		var cancel context.CancelFunc
 		ctx, cancel = j.limited()
