@@ -34,6 +34,7 @@ import (
 	"time"
 
 	"palyra/hub"
+	"palyra/internal/budget"
 	"palyra/internal/fault"
 	"palyra/transport/behind"
 )
@@ -100,7 +101,11 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, v *behind.Visito
 	if err != nil {
 		return err
 	}
-	x := &exchange{h: h, w: w, r: r, v: v, held: []func(){release}, room: answerBytes}
+	one := &oneAnswer{Hub: v.Hub, over: func() {}}
+	defer one.end()
+	asks := *v
+	asks.Hub = one
+	x := &exchange{h: h, w: w, r: r, v: &asks, held: []func(){release}, room: answerBytes}
 	defer x.release()
 	switch path := r.URL.Path; {
 	case path == pathChat:
@@ -119,6 +124,32 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, v *behind.Visito
 		return x.deleteResponse(id)
 	}
 	return x.getResponse(id)
+}
+
+// oneAnswer has the hub count one answer at a time, the last. It counts each until its request is
+// over, and a caller's share is that of a few lists: a request that held them while it waits for
+// another would wait for itself.
+type oneAnswer struct {
+	hub.Hub
+	mu   sync.Mutex
+	over func() // the last answer counts no more; guarded by mu
+}
+
+// Do implements hub.Hub.
+func (o *oneAnswer) Do(ctx context.Context, c hub.Caller, op *hub.Operation, in any) (any, error) {
+	ctx, over := budget.Request(ctx)
+	o.mu.Lock()
+	last := o.over
+	o.over = over
+	o.mu.Unlock()
+	last()
+	return o.Hub.Do(ctx, c, op, in)
+}
+
+func (o *oneAnswer) end() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.over()
 }
 
 // needs refuses a caller who couldn't do all that a request consists of: a run that can't be
