@@ -134,9 +134,13 @@ func (x *exchange) giveUp(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
+	live, err := hub.ListRuns.Do(ctx, x.v.Hub, hub.Caller{}, hub.RunQuery{Principal: x.v.Caller.User, States: underWay, PageQuery: hub.PageQuery{Limit: 1000}})
+	if err != nil || live.Next != "" { // where else is something under way?
+		return false
+	}
 	oldest, last := "", time.Time{}
 	for _, s := range p.Items {
-		if s.Title != titleConversation {
+		if s.Title != titleConversation || slices.ContainsFunc(live.Items, func(r hub.Run) bool { return r.Session == s.ID }) {
 			continue
 		}
 		used := s.Created

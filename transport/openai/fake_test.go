@@ -170,12 +170,18 @@ func (f *fake) getRun(_ context.Context, _ hub.Caller, id string) (hub.Run, erro
 	return out, nil
 }
 
-// listRuns has the newest of a session.
+// listRuns has the newest of a session, or all that haven't ended.
 func (f *fake) listRuns(_ context.Context, _ hub.Caller, q hub.RunQuery) (p hub.Page[hub.Run], err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var last *hub.Run
 	for _, r := range f.runs {
+		if len(q.States) > 0 {
+			if r.Ended == nil {
+				p.Items = append(p.Items, *r)
+			}
+			continue
+		}
 		if r.Session == q.Session && (last == nil || r.Created.After(last.Created)) {
 			last = r
 		}

@@ -281,7 +281,7 @@ func TestConversations(t *testing.T) {
 	if o := f.object(f.ask(h, "POST", pathResponses, `{"model":"agent","previous_response_id":"`+all[1]+`","input":"b"}`), 400); at(o, "error", "code") != "previous_response_not_found" {
 		t.Error(o)
 	}
-	f.runs[runOf("resp_", all[0])].Ended = nil
+	f.runs["run_beside"] = &hub.Run{Session: of(all[0]), Created: time.Now().Add(-time.Hour)} // a parallel one, and longer than the last
 	if o := f.object(f.ask(h, "POST", pathResponses, `{"model":"agent","input":"a"}`), 429); at(o, "error", "code") != "too_many" {
 		t.Error(o) // all are at work
 	}
