@@ -150,6 +150,16 @@ func metadata(m map[string]string) bool {
 	return len(m) <= hub.MaxMetadata
 }
 
+// checkNoted refuses metadata with the value of a secret that was given to a user.
+func (e *Engine) checkNoted(user string, m map[string]string) error {
+	for name, value := range m {
+		if e.cfg.HoldsSecret != nil && (e.cfg.HoldsSecret(user, []byte(name)) || e.cfg.HoldsSecret(user, []byte(value))) {
+			return fault.New(fault.Usage, "secret_in_call", "keep metadata", errors.New("a name or value of it has the value of a secret"))
+		}
+	}
+	return nil
+}
+
 // SetMetadata replaces the metadata of a run, also of one that has ended. The caller checks who
 // may.
 func (e *Engine) SetMetadata(ctx context.Context, id string, m map[string]string) error {
@@ -159,6 +169,9 @@ func (e *Engine) SetMetadata(ctx context.Context, id string, m map[string]string
 	return e.store.Update(ctx, func(tx *store.Tx) error {
 		r, err := tx.Run(id)
 		if err != nil {
+			return err
+		}
+		if err := e.checkNoted(r.Principal, m); err != nil {
 			return err
 		}
 		p, err := planOf(r)

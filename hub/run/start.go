@@ -159,6 +159,9 @@ func (e *Engine) Start(ctx context.Context, q Request) (string, error) {
 			return "", fault.New(fault.Usage, "secret_in_call", "start run", fmt.Errorf("the input of step %d has the value of a secret", i))
 		}
 	}
+	if err := e.checkNoted(q.User, p.Metadata); err != nil {
+		return "", err
+	}
 	if p.Agent != nil {
 		if e.cfg.Agents == nil {
 			return "", fault.New(fault.Usage, "not_found", "start run", errors.New("this palyrad has no models")).WithHint("[models.NAME] in its configuration declares one: docs/AGENT.md")
