@@ -225,16 +225,12 @@ func (l *Loop) Answered(a turn.Answer, err error) {
 	if a.Error == nil && err != nil {
 		a.Error = &turn.Error{Class: turn.Malformed, Message: err.Error()}
 	}
+	l.count(a.Usage)
 	if a.Error != nil {
 		l.failed(a.Error)
 		return
 	}
 	l.turns, l.attempts, l.wait = l.turns+1, 0, 0
-	l.usage.Input += a.Usage.Input
-	l.usage.Cached += a.Usage.Cached
-	l.usage.Output += a.Usage.Output
-	l.usage.Reasoning += a.Usage.Reasoning
-	l.cost += l.cfg.Models[l.model].Price.Of(a.Usage)
 	if len(a.Message.Parts) > 0 {
 		l.messages = append(l.messages, a.Message)
 	}
@@ -256,6 +252,17 @@ func (l *Loop) Answered(a turn.Answer, err error) {
 		l.done = true
 		l.text += a.Text()
 	}
+}
+
+// count adds what a turn took, as its provider says: a failed one, too. No more is read from a cache
+// than was asked, or it would pay for other turns.
+func (l *Loop) count(u turn.Usage) {
+	u.Cached = min(u.Cached, u.Input)
+	l.usage.Input += u.Input
+	l.usage.Cached += u.Cached
+	l.usage.Output += u.Output
+	l.usage.Reasoning += u.Reasoning
+	l.cost += l.cfg.Models[l.model].Price.Of(u)
 }
 
 // failed says what follows a turn without an answer: the same question, after a while or to the

@@ -573,4 +573,12 @@ func TestBudgets(t *testing.T) {
 	if _, err := play(t, l, failed(turn.AuthInvalid), expensive, says("done")); err != nil || l.Cost() != 3*60+40+5*10+3*10+5 {
 		t.Errorf("of the next model: %d, %v", l.Cost(), err)
 	}
+	// A provider that says more was cached than asked takes nothing off, and a failed turn counts.
+	absurd, broken := calls("a"), failed(turn.Transient)
+	absurd.Usage, broken.Usage = turn.Usage{Input: 1, Cached: 1 << 40, Output: 1}, turn.Usage{Input: 100, Output: 7}
+	l = New(Config{Prompt: "?", Models: models[:1], Cost: 150})
+	made, err := play(t, l, absurd, broken, broken, says("done"))
+	if end, ok := errors.AsType[*End](err); !ok || end.Reason != ReasonCost || l.Cost() != 200 || l.Usage() != (turn.Usage{Input: 201, Cached: 1, Output: 15}) {
+		t.Errorf("%q, %v, cost %d, %+v", made, err, l.Cost(), l.Usage())
+	}
 }
