@@ -29,13 +29,15 @@ func TestJournalQuota(t *testing.T) {
 	ctx := t.Context()
 	alice, bob := h.member(2001, access.Operator), h.member(2002, access.Operator)
 	sess := h.session(alice)
+	first := h.call(alice, argv("true")).ID
 	refused := func(when string) {
 		t.Helper()
 		_, call := hub.Call.Do(ctx, h, alice, hub.NewCall{Tool: "process.run", Input: argv("true").Input})
 		_, start := hub.StartRun.Do(ctx, h, alice, hub.NewRun{Session: sess, Steps: []hub.Step{argv("true")}})
 		_, session := hub.CreateSession.Do(ctx, h, alice, hub.NewSession{})
 		_, token := hub.CreateToken.Do(ctx, h, alice, hub.NewToken{Name: "x", TTL: time.Hour})
-		for what, err := range map[string]error{"call": call, "run": start, "session": session, "token": token} {
+		_, metadata := hub.SetMetadata.Do(ctx, h, alice, hub.RunMetadata{Run: first})
+		for what, err := range map[string]error{"call": call, "run": start, "session": session, "token": token, "metadata": metadata} {
 			if fault.ReasonOf(err) != "quota" || fault.KindOf(err) != fault.Unavailable || fault.HintOf(err) == "" {
 				t.Errorf("%s: a %s: %v", when, what, err)
 			}

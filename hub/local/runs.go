@@ -402,6 +402,9 @@ func (h *Hub) setMetadata(ctx context.Context, c hub.Caller, in hub.RunMetadata)
 	if principal != c.User {
 		return none, fault.New(fault.Denied, "permission_denied", "set metadata", fmt.Errorf("it's %s's run", principal))
 	}
+	if err := h.room(c); err != nil {
+		return none, err
+	}
 	n, err := store.View(ctx, h.st, func(tx *store.Tx) (int64, error) { return tx.RunBytes(in.Run) })
 	if err != nil {
 		return none, err
