@@ -105,14 +105,14 @@ func (h *Hub) embed(ctx context.Context, c hub.Caller, session string, texts []s
 	var ask []string
 	var at []int // of those, in texts
 	for i, text := range texts {
-		if len(text) > maxEmbedded {
-			text = strings.ToValidUTF8(text[:maxEmbedded], "")
-		}
 		switch {
 		case text == "":
-		case h.holdsSecret(c.User, []byte(text)) || len(signal.Secrets(text)) > 0:
+		case h.holdsSecret(c.User, []byte(text)) || len(signal.Secrets(text)) > 0: // before it's cut, or half of one goes
 			e.Why = embedSecret
 		default:
+			if len(text) > maxEmbedded {
+				text = strings.ToValidUTF8(text[:maxEmbedded], "")
+			}
 			ask, at = append(ask, text), append(at, i)
 		}
 	}

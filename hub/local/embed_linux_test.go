@@ -293,6 +293,11 @@ func TestMemoryWithoutVectors(t *testing.T) {
 	if heard.last() != asked {
 		t.Errorf("a secret left: %s", heard.last())
 	}
+	const key = "glpat-" + "kX9vQ2mL7wRt4zNbAb12"
+	h.add(h.member(2002, access.Operator), strings.Repeat("a ", (maxEmbedded-len(key)/2)/2)+key)
+	if heard.last() != asked {
+		t.Error("half of a secret left, of a long text")
+	}
 	search := func(query string) (out []string) {
 		t.Helper()
 		r := h.did(request(h.house, hub.SearchMemory, op, hub.MemorySearch{Query: query}))
