@@ -254,8 +254,8 @@ func (l *Loop) Answered(a turn.Answer, err error) {
 	}
 }
 
-// count adds what a turn took, as its provider says: a failed one, too. No more is read from a cache
-// than was asked, or it would pay for other turns.
+// count adds what a turn took, as its provider says: a failed one, too. No more is cached than was
+// asked, or it would pay for other turns.
 func (l *Loop) count(u turn.Usage) {
 	u.Cached = min(u.Cached, u.Input)
 	l.usage.Input += u.Input
