@@ -24,7 +24,7 @@ type machine struct {
 var mostParts = []string{"facts", "contract", "rooted", "cgroup", "pool", "nouserns", "vsock"}
 
 // machines in the order to play them: two at once, and the short ones at the ends. A turn has each
-// suite, once with systemd and once without, one of the two also arm64, and the other one more parts.
+// suite, once with systemd and once without. One of the two has arm64, too, the other more parts.
 var machines = []machine{
 	{name: "bullseye-5.10", suite: "bullseye", arch: "amd64", flavour: "cloud-amd64", parts: []string{"facts"}},
 	{name: "bookworm-6.1", suite: "bookworm", arch: "amd64", flavour: "cloud-amd64", turn: 1, parts: mostParts},
