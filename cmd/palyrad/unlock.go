@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -24,7 +25,12 @@ func readIdentity(key, path string, getenv func(string) string) (*seal.IdentityK
 	}
 	b, err := read(path, maxIdentity)
 	if err != nil {
-		return nil, fault.New(fault.KindOf(durable.Fault("", err)), fault.ReasonOf(err), fmt.Sprintf("read %s %q", key, path), err)
+		if f, ok := errors.AsType[*fault.Error](err); ok {
+			said := *f
+			said.Op = fmt.Sprintf("read %s %q", key, path)
+			err = &said
+		}
+		return nil, err
 	}
 	defer clear(b)
 	id, err := seal.ParseIdentity(b)

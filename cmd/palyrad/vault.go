@@ -9,6 +9,7 @@ import (
 	"palyra/crypt/seal"
 	"palyra/crypt/vault"
 	"palyra/hub/config"
+	"palyra/internal/fault"
 )
 
 // vaultCredential is the name of the credential by which a service manager hands over the
@@ -27,6 +28,9 @@ func vaultIdentity(cfg config.Vault, getenv func(string) string) (seal.Identity,
 	id, err := readIdentity("vault.identity", path, getenv)
 	if errors.Is(err, fs.ErrNotExist) && cfg.Identity == "" {
 		return nil, nil // the service has other credentials
+	}
+	if f, ok := errors.AsType[*fault.Error](err); ok && errors.Is(err, fs.ErrNotExist) {
+		return nil, f.WithHint("palyra vault init makes one; palyra vault verify says where yours is")
 	}
 	if err != nil {
 		return nil, err

@@ -99,8 +99,8 @@ func TestVault(t *testing.T) {
 	end(r)
 
 	p.write(base + fmt.Sprintf("vault.identity = %q\n", filepath.Join(p.dir, "none")))
-	if r := p.launch(); r.exit() == 0 {
-		t.Error("palyrad starts without its identity")
+	if r := p.launch(); r.exit() == 0 || !strings.Contains(r.log.String(), "hint: palyra vault init") {
+		t.Errorf("palyrad starts without its identity, or says no more than\n%s", r.log)
 	}
 	if err := filepath.WalkDir(state, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {
