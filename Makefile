@@ -36,8 +36,8 @@ test exhaustive: export CGO_ENABLED = 0
 # its own) would lend an uninstrumented sync.Map to all.
 PLAIN := modernc.org/sqlite/lib modernc.org/libc modernc.org/memory $(addprefix crypto/internal/fips140/,edwards25519/... nistec/... bigmod mlkem sha3) \
 	$(addprefix golang.org/x/crypto/,argon2 blake2b chacha20 internal/poly1305 scrypt)
-race: DETECTOR := -race -gcflags=all=-dwarf=false $(PLAIN:%='-gcflags=%=-race=false -dwarf=false')
-GOTEST = go test -vet=off -shuffle=on $(DETECTOR)
+DETECTOR := -race -gcflags=all=-dwarf=false $(PLAIN:%='-gcflags=%=-race=false -dwarf=false')
+GOTEST = go test -vet=off -shuffle=on
 # Packages wait, too: for deadlines, processes and the disk. Two more than there are processors keep those busy.
 # The slowest of the list's end go first, or they're alone at the end. The rules of the tree are check's.
 SOME = $(GOTEST) -short -p $$(($$(nproc) + 2)) $(TESTFLAGS)
@@ -49,8 +49,8 @@ test: build ## every Go test but check's, in random order; exhaustive ones take 
 race: build ## the same, with the race detector where there are goroutines
 	@calm=$$([[ -n "$(PACKAGES)" ]] || go list -f '{{.ImportPath}} {{.Dir}}' $(ALL) | while read -r p d; do \
 		[[ $$p != palyra/conformance/* ]] && grep -qE '"sync|\.Go\(|\.Parallel\(|\bgo (func|[a-z][A-Za-z.]*\()' $$d/*.go || echo $$p; done); status=0; \
-	$(SOME) $(or $(PACKAGES),$(FIRST) $$(grep -vxFf <(echo "$$calm") <(printf '%s\n' $(ALL)))) || status=1; \
-	[[ -z $$calm ]] || $(MAKE) --no-print-directory test PACKAGES="$${calm//$$'\n'/ }" || status=1; exit $$status
+	$(SOME) $(DETECTOR) $(or $(PACKAGES),$(FIRST) $$(grep -vxFf <(echo "$$calm") <(printf '%s\n' $(ALL)))) || status=1; \
+	[[ -z $$calm ]] || CGO_ENABLED=0 $(SOME) $$calm || status=1; exit $$status
 SAMPLED = $(shell grep -rl --include='*_test.go' '^	"palyra/internal/sample"$$' .)
 exhaustive: build ## the exhaustive tests, whole: kill -9 at every step, every input, every trial
 	$(GOTEST) -run "^($$(awk -F '[ (]' '/^func Test/ { t = $$2 } /sample\.(Of|Steps)/ { print t }' $(SAMPLED) | sort -u | paste -sd'|'))$$" \
