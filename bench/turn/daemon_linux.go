@@ -183,17 +183,14 @@ func (d *daemon) processor() (sum time.Duration) {
 	return sum
 }
 
-// The paths without a server.
-const (
-	scripted    = "model.turn, scripted"
-	scriptedRun = "palyra agent run, scripted"
-)
-
 func (d *daemon) paths() (out []path) {
 	ask := func(name string) func(context.Context) (turn, error) {
 		return func(ctx context.Context) (turn, error) { return d.turn(ctx, name) }
 	}
-	out = []path{{scripted, ask("scripted")}, {scriptedRun, d.agent}, {"model.turn, egress", ask("near")}}
+	out = []path{
+		{"a call, denied", d.call("process.run", `{"argv":["/bin/sh","-c","true"]}`, "denied")}, {"/bin/true in a cell", d.call("process.run", `{"argv":["/bin/true"]}`, "executed")},
+		{"model.turn, scripted", ask("scripted")}, {"palyra agent run, scripted", d.agent}, {"model.turn, egress", ask("near")},
+	}
 	if d.w.far != nil {
 		out = append(out, path{"model.turn, egress, far", ask("far")})
 	}
@@ -214,6 +211,34 @@ func (d *daemon) turn(ctx context.Context, name string) (t turn, err error) {
 		tokens = 0
 	}
 	return d.follow(ctx, start, tokens, hub.NewRun{Session: d.session, Steps: []hub.Step{{Tool: "model.turn", Input: input}}})
+}
+
+// call makes another tool's call in a run of one step, which ends with an outcome.
+func (d *daemon) call(tool, input, outcome string) func(context.Context) (turn, error) {
+	return func(ctx context.Context) (t turn, err error) {
+		start := time.Now()
+		run, err := hub.StartRun.Do(ctx, d.client, hub.Caller{}, hub.NewRun{Session: d.session, Steps: []hub.Step{{Tool: tool, Input: json.RawMessage(input)}}})
+		if err != nil {
+			return t, err
+		}
+		out, err := hub.ReadOutput.Do(ctx, d.client, hub.Caller{}, hub.OutputQuery{Run: run.ID})
+		if err != nil {
+			return t, err
+		}
+		defer out.Close()
+		for err == nil {
+			_, err = out.Next(ctx)
+		}
+		if !errors.Is(err, io.EOF) {
+			return t, err
+		}
+		t.whole = time.Since(start)
+		t.first = t.whole
+		if run, err = hub.GetRun.Do(ctx, d.client, hub.Caller{}, run.ID); err == nil && (len(run.Steps) != 1 || run.Steps[0].Outcome != outcome) {
+			err = fmt.Errorf("the run %s, %+v; want %s", run.State, run.Steps, outcome)
+		}
+		return t, err
+	}
 }
 
 // agent has an agent answer, in a session of its own: a later run of one is told of the earlier.

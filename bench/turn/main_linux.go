@@ -6,8 +6,9 @@
 // The model is a server here, which says -tokens pieces of text -every apart, over TLS with a
 // certificate of its own authority. It is asked by a client of net/http that keeps its connection,
 // by one that makes each anew, and by model.turn in a cell of a real palyrad, whose palyra-egress
-// puts the key in. model.turn is also asked a scripted model, which reaches nothing. The paths take
-// turns in a new order each round.
+// puts the key in. model.turn is also asked a scripted model, which reaches nothing. A call that
+// policy denies and one of /bin/true say what any call takes. The paths take turns in a new order
+// each round.
 //
 // Each piece of text is the time at which the server wrote it. *First* is from the question to the
 // first piece, *late* what a piece took from the server to the reader, *whole* the time from the
@@ -122,8 +123,8 @@ func run(ctx context.Context, bin string, samples int, gap time.Duration, w *wor
 			if err != nil {
 				return fmt.Errorf("%s: %w", paths[i].name, err)
 			}
-			if t.whole -= time.Duration(w.tokens-1) * w.every; paths[i].name == scripted || paths[i].name == scriptedRun {
-				t.whole += time.Duration(w.tokens-1) * w.every // it has no pauses
+			if len(t.late) > 0 { // a server's, with its pauses
+				t.whole -= time.Duration(w.tokens-1) * w.every
 			}
 			if round >= warm {
 				turns[i] = append(turns[i], t)
