@@ -41,7 +41,7 @@ func run(budget time.Duration, argv []string) (int, error) {
 	if err != nil {
 		return statusBroken, fmt.Errorf("start %q: %w", path, err)
 	}
-	defer said(time.Now())
+	defer reportWork(time.Now())
 	ended, empty := make(chan syscall.WaitStatus, 1), make(chan struct{})
 	go reap(pid, ended, empty)
 
@@ -62,9 +62,8 @@ func run(budget time.Duration, argv []string) (int, error) {
 	}
 }
 
-// said says on how many processors those processes were at work that were reaped, with those that
-// they had reaped.
-func said(begun time.Time) {
+// reportWork says how many processors the command and all that it started kept at work.
+func reportWork(begun time.Time) {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_CHILDREN, &u); err != nil {
 		return
