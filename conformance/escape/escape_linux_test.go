@@ -168,11 +168,18 @@ func TestCasesPage(t *testing.T) {
 // host and passes descriptors on: it must say so, and only so.
 func TestFindsOpenCases(t *testing.T) {
 	b, users := bwrapBattery(t)
+	known, err := loadExpect()
+	if err != nil {
+		t.Fatal(err)
+	}
 	want := map[string]string{"1/open": open, "2/create": passed, "7/openat2": open, "19": open, "24/cmdline-by-pid": passed,
 		"27/kill": passed, "38/stream": open, "40/v4": passed, "63": open, "66/keyctl": open, "81/one-file": open}
 	for _, c := range cases() {
 		if verdict, ok := want[c.id()]; ok {
-			if r, _ := b.try(&c, users[0], "c", "bwrap", nil); r.Verdict != verdict {
+			r, _ := b.try(&c, users[0], "c", "bwrap", nil)
+			if r.Verdict == inconclusive && known.covers(&r) {
+				t.Logf("case %s proves nothing on this kernel: %s", c.id(), r.Detail)
+			} else if r.Verdict != verdict {
 				t.Errorf("case %s: %s (%s), want %s", c.id(), r.Verdict, r.Detail, verdict)
 			}
 		}

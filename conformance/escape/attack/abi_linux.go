@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"runtime/debug"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -106,12 +107,19 @@ func reach(a args) (string, error) {
 	return answered(name, errno)
 }
 
-// reachI386 makes the call through int $0x80, in the 32-bit ABI.
-func reachI386(a args) (string, error) {
+// reachI386 makes the call through int $0x80, in the 32-bit ABI. Booted with ia32_emulation=0,
+// a kernel has no gate there and the instruction faults: for us that is ENOSYS.
+func reachI386(a args) (outcome string, err error) {
 	name, t, err := targetOf(a)
 	if err != nil {
 		return "", err
 	}
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if fault := recover(); fault != nil {
+			outcome, err = "", failed(fmt.Sprintf("int80 %s (%v)", name, fault), unix.ENOSYS)
+		}
+	}()
 	r := int80(uintptr(uint32(t.i386)), t.args[0], t.args[1], t.args[2], t.args[3], t.args[4])
 	errno := syscall.Errno(0)
 	if v := int32(r); v < 0 && v > -4096 {
