@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build test race exhaustive user-exhaustive check fmt vet arch lint vuln generate conformance battery battery-turn oracle sigstore cedar swaps sysfuzz agents clients console pictures fuzz fuzzers bench bench-full bench-baseline bench-compare lab lab-turn demo cross cross-turn ci clean
+.PHONY: help build test race race-turn exhaustive exhaustive-turn user-exhaustive user-exhaustive-turn check fmt vet arch lint vuln generate conformance battery battery-turn oracle sigstore cedar swaps sysfuzz agents clients console pictures fuzz fuzzers bench bench-full bench-baseline bench-compare lab lab-turn demo cross cross-turn ci clean
 
 $(if $(findstring palyra_knobs,$(GOFLAGS) $(shell go env GOFLAGS)),$(error palyra_knobs builds a sandbox with holes: for tests only, never for bin/))
 GIT     := git -c safe.directory=*
@@ -41,22 +41,27 @@ GOTEST = go test -vet=off -shuffle=on
 # Packages wait, too: for deadlines, processes and the disk. Two more than there are processors keep those busy.
 # The slowest of the list's end go first, or they're alone at the end. The rules of the tree are check's.
 SOME = $(GOTEST) -short -p $$(($$(nproc) + 2)) $(TESTFLAGS)
-FIRST := ./kernel ./hub/local ./isolate/cell ./transport/httpapi
-ALL = $$(go list ./... | grep -vx palyra/conformance/arch)
+FIRST := $(addprefix palyra/,kernel hub/local isolate/cell transport/httpapi)
+ALL = $$(printf '%s\n' $(FIRST) $$(go list ./...) | grep -vx palyra/conformance/arch $(HALVED))
+# The targets in -turn do half of their work, by turns: the next commit's is the other half.
+TURN = $$(git rev-list --count HEAD)
+HALVED = $(if $(HALF),| grep $(if $(filter 1,$(HALF)),-v) -E '^(palyra|\.)/(agentloop|authz|call|conformance/(egress|escape)|crypt|hub|transport)(/|$$)')
+race-turn exhaustive-turn user-exhaustive-turn:
+	@$(MAKE) --no-print-directory $(@:-turn=) HALF=$$(($(TURN) % 2))
 test: build ## every Go test but check's, in random order; exhaustive ones take a sample (-short)
-	$(SOME) $(or $(PACKAGES),$(FIRST) $(ALL))
+	$(SOME) $(or $(PACKAGES),$(ALL))
 # Packages without goroutines, in tests too, have no races of their own, and conformance looks from outside at programs as they ship.
 race: build ## the same, with the race detector where there are goroutines
 	@calm=$$([[ -n "$(PACKAGES)" ]] || go list -f '{{.ImportPath}} {{.Dir}}' $(ALL) | while read -r p d; do \
 		[[ $$p != palyra/conformance/* ]] && grep -qE '"sync|\.Go\(|\.Parallel\(|\bgo (func|[a-z][A-Za-z.]*\()' $$d/*.go || echo $$p; done); status=0; \
-	$(SOME) $(DETECTOR) $(or $(PACKAGES),$(FIRST) $$(grep -vxFf <(echo "$$calm") <(printf '%s\n' $(ALL)))) || status=1; \
+	$(SOME) $(DETECTOR) $(or $(PACKAGES),$$(grep -vxFf <(echo "$$calm") <(printf '%s\n' $(ALL)))) || status=1; \
 	[[ -z $$calm ]] || CGO_ENABLED=0 $(SOME) $$calm || status=1; exit $$status
 SAMPLED = $(shell grep -rl --include='*_test.go' '^	"palyra/internal/sample"$$' .)
 exhaustive: build ## the exhaustive tests, whole: kill -9 at every step, every input, every trial
 	$(GOTEST) -run "^($$(awk -F '[ (]' '/^func Test/ { t = $$2 } /sample\.(Of|Steps)/ { print t }' $(SAMPLED) | sort -u | paste -sd'|'))$$" \
-		$(TESTFLAGS) $(or $(PACKAGES),$(sort $(dir $(SAMPLED))))
+		$(TESTFLAGS) $(or $(PACKAGES),$$(dirname $(SAMPLED) | sort -u $(HALVED)))
 user-exhaustive: ## those of cells and of tools, where it matters who runs them
-	@$(MAKE) --no-print-directory exhaustive PACKAGES="$(or $(PACKAGES),./cmd/palyra-tool/... ./conformance/egress ./conformance/escape ./isolate/cell ./kernel)"
+	@$(MAKE) --no-print-directory exhaustive PACKAGES="$(or $(PACKAGES),$$(printf '%s\n' ./cmd/palyra-tool/... ./conformance/egress ./conformance/escape ./isolate/cell ./kernel $(HALVED) | paste -sd' '))"
 
 # Looking shares what build compiled; check is quick after it. Memory for time.
 LOOK := CGO_ENABLED=0 GOGC=400
@@ -83,8 +88,8 @@ generate: ## rewrite the generated parts of docs and golden files
 
 conformance: battery oracle sigstore cedar swaps sysfuzz ## the attack battery; receipts, journal and decisions under software that is not ours
 battery: build ; go run ./conformance/escape -out conformance/results/latest.json
-# Every attempt as root or as the user, by turns: the next commit's are the other half.
-battery-turn: build ; go run ./conformance/escape -turn $$(git rev-list --count HEAD) -out conformance/results/latest.json
+# Every attempt as root or as the user.
+battery-turn: build ; go run ./conformance/escape -turn $(TURN) -out conformance/results/latest.json
 swaps: build ; PALYRA_TRIALS=20000 go test -count 1 -timeout 12m -run TestApprovedIsWhatRan ./kernel
 sysfuzz: build ; go run ./conformance/sysfuzz -calls 200000
 agents: build ## Claude Code, Codex and the MCP inspector, unmodified, with palyra's tools (npm: 1 GB)
@@ -118,15 +123,15 @@ bench-compare:
 	@go build -o bin/tools/ ./bench && bin/tools/bench -compare
 lab: ## emulated machines: the cell on other kernels and arm64, the units under systemd
 	go run ./conformance/lab
-# Of the long machines every other, by turns.
-lab-turn: ; go run ./conformance/lab -turn $$(git rev-list --count HEAD)
+# Of the long machines every other.
+lab-turn: ; go run ./conformance/lab -turn $(TURN)
 demo: build ## the whole path in a minute
 	conformance/demo/run
 
 cross: ## static binaries for linux amd64 and arm64
 	@for a in amd64 arm64; do echo "linux/$$a"; GOOS=linux GOARCH=$$a $(BUILD) -o bin/linux-$$a/ ./cmd/...; done
 # In the turns in which lab-turn has no arm64.
-cross-turn: ; @[ $$(($$(git rev-list --count HEAD) % 2)) = 0 ] || $(MAKE) --no-print-directory cross
+cross-turn: ; @[ $$(($(TURN) % 2)) = 0 ] || $(MAKE) --no-print-directory cross
 ci: ## check, test, demo, conformance and lab on the last commit, in lanes with budgets; .ci/run runs it
 	@.ci/lanes
 clean: ## remove what the targets made

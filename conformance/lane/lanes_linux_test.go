@@ -15,8 +15,8 @@ import (
 // makefile stands in for the project's in a repository that has .ci/lanes.
 const makefile = `
 .PHONY: $(MAKECMDGOALS)
-check cross-turn build demo battery sigstore cedar swaps sysfuzz agents lab-turn: ; @echo $@ by $$(id -u) in $$PWD >&2
-console clients test race arch exhaustive user-exhaustive: ; @printf '{"Action":"%s","Package":"p","Test":"TestA"}\n' run pass
+check cross-turn build demo battery battery-turn sigstore cedar swaps sysfuzz agents lab-turn: ; @echo $@ by $$(id -u) in $$PWD >&2
+console clients test race-turn arch exhaustive-turn user-exhaustive-turn: ; @printf '{"Action":"%s","Package":"p","Test":"TestA"}\n' run pass
 oracle: ; @printf '{"Action":"%s","Package":"q","Test":"TestB"}\n' run pass
 `
 
