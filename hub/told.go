@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"palyra/internal/canon"
+	"palyra/internal/toolproto"
 )
 
 // The outcomes of Told besides those of a step (StepResult).
@@ -54,10 +55,14 @@ type Cut struct {
 
 // Bounds of the text in Told, in bytes.
 const (
-	MaxTail    = 24 << 10 // of a stream's end; its beginning is MaxInline at most
+	maxTail    = 24 << 10 // of a stream's end; its beginning is MaxInline at most
 	maxWhat    = 200
 	maxComment = 1000
 	wordLen    = 12 // of the word around streams: 60 bits
+
+	// Of the end of artifact.read's answer: all of what a model gets where it names no limit. It asks
+	// for the part that it needs, and a gap in it would be one more artifact.
+	maxReadTail = 96 << 10
 )
 
 // inBackground tells how to go on with a program in the background.
@@ -169,14 +174,19 @@ func Tell(about string, r *Run, st *StepResult) *Told {
 }
 
 // Took adds what the step wrote. Of a built-in tool an exit status but 0 is a failure, and output
-// in JSON the result. tail returns the end of a stream beyond its first bytes, "" where it can't be
-// had.
-func (a *Told) Took(st *StepResult, builtin bool, tail func(o Output, first int64) string) {
+// in JSON the result. tail returns the end of a stream beyond its first bytes and of most bytes, ""
+// where it can't be had.
+func (a *Told) Took(st *StepResult, builtin bool, tail func(o Output, first, most int64) string) {
 	if a.Outcome == ToldStarted || st.Denial != nil {
 		return
 	}
-	a.Stdout, a.StdoutCut = stream(st.Stdout, tail)
-	a.Stderr, a.StderrCut = stream(st.Stderr, tail)
+	most := int64(maxTail)
+	if st.Tool == toolproto.ArtifactRead {
+		most = maxReadTail
+	}
+	end := func(o Output, first int64) string { return tail(o, first, most) }
+	a.Stdout, a.StdoutCut = stream(st.Stdout, end)
+	a.Stderr, a.StderrCut = stream(st.Stderr, end)
 	if builtin && st.Outcome == "executed" {
 		a.Bad = st.Exit != 0
 		if a.StdoutCut == nil && strings.HasPrefix(a.Stdout, "{") && json.Valid([]byte(a.Stdout)) {

@@ -550,14 +550,11 @@ func (a *Agents) play(ctx context.Context, l *agentloop.Loop, o offered, looks *
 			return other
 		}
 		told := hub.Tell(hub.NameCall(want.Call.Name, []byte(want.Call.Arguments)), &hub.Run{ID: id}, st)
-		told.Took(st, st.Tool != kernel.ToolRun && st.Tool != hub.ToolMCPCall, func(o hub.Output, first int64) string {
+		told.Took(st, st.Tool != kernel.ToolRun && st.Tool != hub.ToolMCPCall, func(o hub.Output, first, most int64) string {
 			if a.cfg.May(who.Caller, toolproto.ArtifactRead) != nil {
 				return ""
 			}
-			if st.Tool == toolproto.ArtifactRead {
-				return a.tail(ctx, o, first, maxRead)
-			}
-			return a.tail(ctx, o, first, hub.MaxTail)
+			return a.tail(ctx, o, first, most)
 		})
 		l.Called(looks.told(told, st.Index), told.Bad || st.Exit != 0)
 	default:
@@ -605,12 +602,7 @@ func (a *Agents) whole(ctx context.Context, o hub.Output) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, turn.MaxAnswer+1))
 }
 
-// maxRead is what a model is told of a part of an artifact, in bytes beyond the first: all of what
-// it gets where it names no limit. It asks for the part that it needs, and a gap in it would be one
-// more artifact.
-const maxRead = 96 << 10
-
-// tail returns the end of a stream beyond the first bytes, "" where it can't be had.
+// tail returns the end of a stream beyond the first bytes and of most bytes, "" where it can't be had.
 func (a *Agents) tail(ctx context.Context, o hub.Output, first, most int64) string {
 	if o.Artifact.IsZero() {
 		return ""

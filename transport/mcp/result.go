@@ -76,12 +76,12 @@ func (s *server) answerTo(ctx context.Context, c *call, r *hub.Run) *Answer {
 		s.pass(ctx, c, a, r.ID, st.Stdout)
 		return a
 	}
-	a.Took(st, c.tool != toolExec && c.tool != hub.NameForModels(runTool), func(o hub.Output, first int64) string { return s.tail(ctx, r.ID, o, first) })
+	a.Took(st, c.tool != toolExec && c.tool != hub.NameForModels(runTool), func(o hub.Output, first, most int64) string { return s.tail(ctx, r.ID, o, first, most) })
 	return a
 }
 
-// tail returns the end of a stream beyond the first bytes, "" where it can't be had.
-func (s *server) tail(ctx context.Context, run string, o hub.Output, first int64) string {
+// tail returns the end of a stream beyond the first bytes and of most bytes, "" where it can't be had.
+func (s *server) tail(ctx context.Context, run string, o hub.Output, first, most int64) string {
 	if o.Artifact.IsZero() {
 		return ""
 	}
@@ -90,10 +90,10 @@ func (s *server) tail(ctx context.Context, run string, o hub.Output, first int64
 		return ""
 	}
 	defer art.Close()
-	if _, err := art.Seek(max(first, art.Info().Size-hub.MaxTail), io.SeekStart); err != nil {
+	if _, err := art.Seek(max(first, art.Info().Size-most), io.SeekStart); err != nil {
 		return ""
 	}
-	b, err := io.ReadAll(io.LimitReader(art, hub.MaxTail))
+	b, err := io.ReadAll(io.LimitReader(art, most))
 	if err != nil {
 		return ""
 	}
