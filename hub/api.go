@@ -97,6 +97,7 @@ type SessionQuery struct {
 type SessionChange struct {
 	ID      string `json:"id" in:"path" as:"session"`
 	Version int64  `json:"version,omitempty" in:"match"`
+	Idle    bool   `json:"idle,omitempty" in:"query" doc:"only if no run of it is under way; else locked"`
 }
 
 // Budget bounds a run; zero fields have the daemon's bounds, which none exceeds.

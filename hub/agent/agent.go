@@ -602,7 +602,7 @@ func (a *Agents) whole(ctx context.Context, o hub.Output) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, turn.MaxAnswer+1))
 }
 
-// tail returns the end of a stream beyond the first bytes and of most bytes, "" where it can't be had.
+// tail returns the end of a stream, beyond the first bytes and most bytes long, or "".
 func (a *Agents) tail(ctx context.Context, o hub.Output, first, most int64) string {
 	if o.Artifact.IsZero() {
 		return ""

@@ -206,7 +206,11 @@ func (h *Hub) endSession(ctx context.Context, c hub.Caller, in hub.SessionChange
 		return hub.Session{}, err
 	}
 	// End the session first, so that no run comes after the cancelled ones.
-	s, err := session.End(ctx, h.st, in.ID, in.Version)
+	end := session.End
+	if in.Idle {
+		end = session.EndIdle
+	}
+	s, err := end(ctx, h.st, in.ID, in.Version)
 	if err != nil {
 		return hub.Session{}, err
 	}

@@ -77,6 +77,24 @@ func End(ctx context.Context, st *store.Store, id string, version int64) (s *sto
 	return s, err
 }
 
+// EndIdle is End of a session in which no run is under way; ErrLocked if one is.
+func EndIdle(ctx context.Context, st *store.Store, id string, version int64) (s *store.Session, err error) {
+	err = st.Update(ctx, func(tx *store.Tx) error {
+		live := []store.RunState{store.RunPending, store.RunAccepted, store.RunInProgress, store.RunWaitingApproval}
+		runs, err := tx.Runs(store.RunFilter{Session: id, States: live}, store.Page{Limit: 1})
+		if err != nil {
+			return err
+		}
+		if len(runs) > 0 {
+			return fault.New(fault.Busy, "locked", fmt.Sprintf("end session %q", id), fmt.Errorf("run %s is under way", runs[0].ID)).
+				WithHint("wait for it, or cancel it")
+		}
+		s, err = EndIn(tx, id, version)
+		return err
+	})
+	return s, err
+}
+
 // EndIn is End within a transaction.
 func EndIn(tx *store.Tx, id string, version int64) (*store.Session, error) {
 	s, err := tx.Session(id)

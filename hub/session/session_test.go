@@ -1,6 +1,7 @@
 package session
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
@@ -56,12 +57,26 @@ func TestSession(t *testing.T) {
 	if _, err := Create(ctx, st, "uid:2", "of somebody else", 1); err != nil {
 		t.Error(err)
 	}
+	r := &store.Run{Session: s.ID, Principal: "uid:1", Plan: []byte("{}")}
+	if err := st.Update(ctx, func(tx *store.Tx) error { return tx.CreateRun(r) }); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := EndIdle(ctx, st, s.ID, 1); !errors.Is(err, fault.ErrLocked) {
+		t.Errorf("while a run waits in it: %v", err)
+	}
 	e, err := End(ctx, st, s.ID, 1)
 	if err != nil || e.State != store.SessionEnded || e.Ended.IsZero() || e.Version != 2 {
 		t.Fatalf("%+v, %v", e, err)
 	}
 	if _, err := Create(ctx, st, "uid:1", "in its place", 1); err != nil {
 		t.Error(err)
+	}
+	idle, err := Create(ctx, st, "uid:3", "nothing in it", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e, err := EndIdle(ctx, st, idle.ID, 1); err != nil || e.State != store.SessionEnded {
+		t.Errorf("idle: %+v, %v", e, err)
 	}
 	if again, err := End(ctx, st, s.ID, 1); err != nil || again.Version != 2 {
 		t.Errorf("again: %+v, %v", again, err)

@@ -80,7 +80,7 @@ func (s *server) answerTo(ctx context.Context, c *call, r *hub.Run) *Answer {
 	return a
 }
 
-// tail returns the end of a stream beyond the first bytes and of most bytes, "" where it can't be had.
+// tail returns the end of a stream, beyond the first bytes and most bytes long, or "".
 func (s *server) tail(ctx context.Context, run string, o hub.Output, first, most int64) string {
 	if o.Artifact.IsZero() {
 		return ""

@@ -128,19 +128,19 @@ const (
 )
 
 // giveUp ends the conversation of the caller's that was used least recently, of those in which
-// nothing is under way, and reports whether there was one. It reads the last run of each.
+// nothing is under way. It reports whether it has.
 func (x *exchange) giveUp(ctx context.Context) bool {
 	p, err := hub.ListSessions.Do(ctx, x.v.Hub, hub.Caller{}, hub.SessionQuery{Principal: x.v.Caller.User, State: hub.SessionOpen, PageQuery: hub.PageQuery{Limit: 1000}})
 	if err != nil {
 		return false
 	}
-	live, err := hub.ListRuns.Do(ctx, x.v.Hub, hub.Caller{}, hub.RunQuery{Principal: x.v.Caller.User, States: underWay, PageQuery: hub.PageQuery{Limit: 1000}})
-	if err != nil || live.Next != "" { // where else is something under way?
-		return false
+	type conversation struct {
+		id   string
+		used time.Time
 	}
-	oldest, last := "", time.Time{}
+	var all []conversation
 	for _, s := range p.Items {
-		if s.Title != titleConversation || slices.ContainsFunc(live.Items, func(r hub.Run) bool { return r.Session == s.ID }) {
+		if s.Title != titleConversation {
 			continue
 		}
 		used := s.Created
@@ -154,15 +154,16 @@ func (x *exchange) giveUp(ctx context.Context) bool {
 			}
 			used = *runs.Items[0].Ended
 		}
-		if oldest == "" || used.Before(last) {
-			oldest, last = s.ID, used
+		all = append(all, conversation{s.ID, used})
+	}
+	slices.SortFunc(all, func(a, b conversation) int { return a.used.Compare(b.used) })
+	for _, c := range all {
+		_, err := hub.EndSession.Do(ctx, x.v.Hub, hub.Caller{}, hub.SessionChange{ID: c.id, Idle: true})
+		if !errors.Is(err, fault.ErrLocked) { // nothing was begun in it meanwhile, nor beside its newest
+			return err == nil
 		}
 	}
-	if oldest == "" {
-		return false
-	}
-	_, err = hub.EndSession.Do(ctx, x.v.Hub, hub.Caller{}, hub.SessionChange{ID: oldest})
-	return err == nil
+	return false
 }
 
 // named returns a session that the caller names, if it's theirs and open.

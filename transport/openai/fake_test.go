@@ -124,6 +124,13 @@ func (f *fake) getSession(_ context.Context, _ hub.Caller, id string) (hub.Sessi
 func (f *fake) endSession(_ context.Context, _ hub.Caller, in hub.SessionChange) (hub.Session, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if in.Idle {
+		for _, r := range f.runs {
+			if r.Session == in.ID && r.Ended == nil {
+				return hub.Session{}, fault.New(fault.Busy, "locked", "end session", nil)
+			}
+		}
+	}
 	f.sessions[in.ID] = hub.SessionEnded
 	for id, r := range f.runs {
 		if r.Session == in.ID && r.State == hub.RunInProgress {

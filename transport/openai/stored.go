@@ -204,9 +204,6 @@ func (x *exchange) deleteResponse(id string) error {
 	return answer(x.w, http.StatusOK, object{"id": id, "object": "response", "deleted": true})
 }
 
-// underWay are the states of runs that haven't ended.
-var underWay = []string{hub.RunPending, hub.RunAccepted, hub.RunInProgress, hub.RunWaitingApproval}
-
 // over reports whether a run has ended.
 func over(run *hub.Run) bool {
 	return slices.Contains([]string{hub.RunDone, hub.RunFailed, hub.RunCancelled}, run.State)
