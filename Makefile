@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build test race race-turn exhaustive exhaustive-turn user-exhaustive user-exhaustive-turn check fmt vet arch lint vuln generate conformance battery battery-turn oracle sigstore cedar swaps sysfuzz agents clients console pictures fuzz fuzzers bench bench-full bench-baseline bench-compare lab lab-turn demo cross cross-turn ci clean
+.PHONY: help build test race race-turn exhaustive exhaustive-turn user-exhaustive user-exhaustive-turn outside outside-turn check fmt vet arch lint vuln generate conformance battery battery-turn oracle sigstore cedar swaps sysfuzz agents clients console pictures fuzz fuzzers bench bench-full bench-baseline bench-compare lab lab-turn demo cross cross-turn ci clean
 
 $(if $(findstring palyra_knobs,$(GOFLAGS) $(shell go env GOFLAGS)),$(error palyra_knobs builds a sandbox with holes: for tests only, never for bin/))
 GIT     := git -c safe.directory=*
@@ -23,39 +23,43 @@ build: ## every program into bin/, static
 	@[ -e bin/palyra-sh ] || ln -sf palyra bin/palyra-sh
 
 # GORACE: end 0.1 s after the last test, not 1 s. Check vets.
-test race exhaustive: export GORACE ?= atexit_sleep_ms=100
+test race exhaustive outside: export GORACE ?= atexit_sleep_ms=100
 # Memory for time: compilers and tests that allocate take a sixth less of the processor than with 100.
-test race exhaustive: export GOGC ?= 400
-test race exhaustive: export PALYRA_TEST_BUILT = $(CURDIR)/bin
+test race exhaustive outside: export GOGC ?= 400
+test race exhaustive outside: export PALYRA_TEST_BUILT = $(CURDIR)/bin
 # No debugger's tables: a fifth of the time of linking, of what tests build, too.
-test race exhaustive: export GOFLAGS += '-ldflags=-s -w'
+test race exhaustive outside: export GOFLAGS += '-ldflags=-s -w'
 # As the programs are built, from what build compiled.
-test exhaustive: export CGO_ENABLED = 0
+test exhaustive outside: export CGO_ENABLED = 0
 # Instrumented, all is four times as slow. SQLite's own code (C made Go, no goroutines) and the arithmetic of ciphers, curves and
 # lattices (on its own values) needn't be. Leaving out what has others' generic code in it (go tool nm: "[" in a name that isn't
 # its own) would lend an uninstrumented sync.Map to all.
 PLAIN := modernc.org/sqlite/lib modernc.org/libc modernc.org/memory $(addprefix crypto/internal/fips140/,edwards25519/... nistec/... bigmod mlkem sha3) \
 	$(addprefix golang.org/x/crypto/,argon2 blake2b chacha20 internal/poly1305 scrypt)
 DETECTOR := -race -gcflags=all=-dwarf=false $(PLAIN:%='-gcflags=%=-race=false -dwarf=false')
-GOTEST = go test -vet=off -shuffle=on
+# A busy machine takes more than Go's ten minutes for a package; lanes have budgets.
+GOTEST = go test -vet=off -shuffle=on -timeout 20m
 # Packages wait, too: for deadlines, processes and the disk. Two more than there are processors keep those busy.
 # The slowest of the list's end go first, or they're alone at the end. The rules of the tree are check's.
 SOME = $(GOTEST) -short -p $$(($$(nproc) + 2)) $(TESTFLAGS)
 FIRST := $(addprefix palyra/,kernel hub/local isolate/cell transport/httpapi)
-ALL = $$(printf '%s\n' $(FIRST) $$(go list ./...) | grep -vx palyra/conformance/arch $(HALVED))
+ALL = $$(printf '%s\n' $(FIRST) $$(go list ./...) | grep -vxF $(patsubst %,-e %,palyra/conformance/arch $(OUTSIDE)) $(HALVED))
+OUTSIDE := $(addprefix palyra/conformance/,egress escape lane)
 # The targets in -turn do half of their work, by turns: the next commit's is the other half.
 TURN = $$(git rev-list --count HEAD)
 HALVED = $(if $(HALF),| grep $(if $(filter 1,$(HALF)),-v) -E '^(palyra|\.)/(agentloop|authz|call|conformance/(egress|escape)|crypt|hub|transport)(/|$$)')
-race-turn exhaustive-turn user-exhaustive-turn:
+race-turn exhaustive-turn user-exhaustive-turn outside-turn:
 	@$(MAKE) --no-print-directory $(@:-turn=) HALF=$$(($(TURN) % 2))
-test: build ## every Go test but check's, in random order; exhaustive ones take a sample (-short)
+test: build ## every Go test but check's and outside's, in random order; exhaustive ones take a sample (-short)
 	$(SOME) $(or $(PACKAGES),$(ALL))
+outside: build ## those that look at all there is from outside: calls that reach hosts, the battery itself, CI's lanes
+	$(SOME) $(or $(PACKAGES),$$(printf '%s\n' $(OUTSIDE) $(HALVED)))
 # Packages without goroutines, in tests too, have no races of their own, and conformance looks from outside at programs as they ship.
-race: build ## the same, with the race detector where there are goroutines
+race: build ## those of make test, with the race detector where there are goroutines
 	@calm=$$([[ -n "$(PACKAGES)" ]] || go list -f '{{.ImportPath}} {{.Dir}}' $(ALL) | while read -r p d; do \
 		[[ $$p != palyra/conformance/* ]] && grep -qE '"sync|\.Go\(|\.Parallel\(|\bgo (func|[a-z][A-Za-z.]*\()' $$d/*.go || echo $$p; done); status=0; \
-	$(SOME) $(DETECTOR) $(or $(PACKAGES),$$(grep -vxFf <(echo "$$calm") <(printf '%s\n' $(ALL)))) || status=1; \
-	[[ -z $$calm ]] || CGO_ENABLED=0 $(SOME) $$calm || status=1; exit $$status
+	{ [[ -z $$calm ]] || CGO_ENABLED=0 $(SOME) -p $$(nproc) $$calm; } & \
+	$(SOME) $(DETECTOR) $(or $(PACKAGES),$$(grep -vxFf <(echo "$$calm") <(printf '%s\n' $(ALL)))) || status=1; wait $$! || status=1; exit $$status
 SAMPLED = $(shell grep -rl --include='*_test.go' '^	"palyra/internal/sample"$$' .)
 exhaustive: build ## the exhaustive tests, whole: kill -9 at every step, every input, every trial
 	$(GOTEST) -run "^($$(awk -F '[ (]' '/^func Test/ { t = $$2 } /sample\.(Of|Steps)/ { print t }' $(SAMPLED) | sort -u | paste -sd'|'))$$" \
@@ -86,7 +90,7 @@ generate: ## rewrite the generated parts of docs and golden files
 	go test ./authz/policy -run '^TestSchemaIsPrinted$$' -update # the rest compiles it in
 	go test ./authz/policy ./call/diagnosis ./conformance/arch ./hub/config ./kernel/tool ./transport/httpapi -update
 
-conformance: battery oracle sigstore cedar swaps sysfuzz ## the attack battery; receipts, journal and decisions under software that is not ours
+conformance: outside battery oracle sigstore cedar swaps sysfuzz ## tests from outside; the attack battery; receipts, journal and decisions under software that is not ours
 battery: build ; go run ./conformance/escape -out conformance/results/latest.json
 # Every attempt as root or as the user.
 battery-turn: build ; go run ./conformance/escape -turn $(TURN) -out conformance/results/latest.json
@@ -100,7 +104,7 @@ oracle: build
 clients: build conformance/clients/node_modules ## OpenAI's clients for Go and JavaScript and Anthropic's, unchanged, at /v1/ (npm)
 	cd conformance/clients && go test -count 1 $(TESTFLAGS) .
 console: build conformance/console/node_modules ## the pages in Chromium, and what axe-core has against them (npm)
-	cd conformance/console && go test -count 1 $(TESTFLAGS) .
+	cd conformance/console && go test -count 1 -timeout 20m $(TESTFLAGS) .
 pictures: build conformance/console/node_modules ## the pictures of the pages, in docs/console
 	mkdir -p docs/console; cd conformance/console && go test -count 1 -run '^TestPictures$$' . -args -pictures $(CURDIR)/docs/console
 	sha256sum transport/console/pages/* transport/console/assets/*.css transport/console/assets/*.js >docs/console/SOURCES

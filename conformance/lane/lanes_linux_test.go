@@ -16,7 +16,7 @@ import (
 const makefile = `
 .PHONY: $(MAKECMDGOALS)
 check cross-turn build demo battery battery-turn sigstore cedar swaps sysfuzz agents lab-turn: ; @echo $@ by $$(id -u) in $$PWD >&2
-console clients test race-turn arch exhaustive-turn user-exhaustive-turn: ; @printf '{"Action":"%s","Package":"p","Test":"TestA"}\n' run pass
+console clients test race-turn arch exhaustive-turn user-exhaustive-turn outside outside-turn: ; @printf '{"Action":"%s","Package":"p","Test":"TestA"}\n' run pass
 oracle: ; @printf '{"Action":"%s","Package":"q","Test":"TestB"}\n' run pass
 `
 
@@ -79,9 +79,9 @@ func TestLanes(t *testing.T) {
 	got, out := lanes(t, dir, "LANE_BUDGET=60")
 	want := []string{`check +\d+ of  60 s  ok`, `demo +\d+ of  60 s  ok`, `sysfuzz +\d+ of  60 s  ok`}
 	if os.Getuid() == 0 {
-		want = append(want, `exhaustive +\d+ of  60 s  ok`, `race +\d+ of  60 s  ok`, `user-exhaustive +\d+ of  60 s  ok`, `user-demo +\d+ of  60 s  ok`, `lab +\d+ of  60 s  ok`, "9 passed, 0 failed")
+		want = append(want, `exhaustive +\d+ of  60 s  ok`, `race +\d+ of  60 s  ok`, `user-exhaustive +\d+ of  60 s  ok`, `user-demo +\d+ of  60 s  ok`, `lab +\d+ of  60 s  ok`, "11 passed, 0 failed")
 	} else {
-		want = append(want, `race +\d+ of  60 s  ok`, "user-demo: not run: not root", "lab: not run: not root", "7 passed, 0 failed")
+		want = append(want, `race +\d+ of  60 s  ok`, "user-demo: not run: not root", "lab: not run: not root", "8 passed, 0 failed")
 	}
 	has(t, out, want...)
 	if got != 0 || !strings.HasSuffix(out, "0 failed\n") {
