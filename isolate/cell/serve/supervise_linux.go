@@ -196,6 +196,7 @@ func (p *process) await() error {
 	}
 	defer p.keepTime(watch)()
 	var due pace
+	last := time.Now()
 	for {
 		every := due.wait()
 		left := -1
@@ -221,7 +222,9 @@ func (p *process) await() error {
 		case left >= 0:
 			start := time.Now()
 			left := p.sample()
-			due.took(time.Since(start), left)
+			end := time.Now()
+			due.took(end.Sub(start), end.Sub(last), left)
+			last = end
 		}
 	}
 }
