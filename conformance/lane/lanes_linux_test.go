@@ -112,8 +112,8 @@ oracle: ; @printf '{"Action":"%s","Package":"q","Test":"TestB"}\n' run fail; exi
 	if got != 1 || !strings.HasSuffix(out, "\n0 passed, 3 failed\n") {
 		t.Errorf("status %d, want 1; ends %q", got, out[max(0, len(out)-40):])
 	}
-	got, out = lanes(t, dir, "LANE_BUDGET=2", "build", "demo")
-	has(t, out, `lane: over its budget of [34]s: .*`, `demo +\d+ of   2 s  FAIL: over its budget`, "broken: demo: over its budget")
+	got, out = lanes(t, dir, "LANE_BUDGET=4", "build", "demo")
+	has(t, out, `lane: over its budget of [4-8]s: .*`, `demo +\d+ of   4 s  FAIL: over its budget`, "broken: demo: over its budget")
 	if got != 1 || !strings.HasSuffix(out, "\n0 passed, 1 failed\n") {
 		t.Errorf("status %d, want 1; ends %q", got, out[max(0, len(out)-40):])
 	}
