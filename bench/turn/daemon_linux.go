@@ -217,11 +217,7 @@ func (d *daemon) turn(ctx context.Context, name string) (t turn, err error) {
 func (d *daemon) call(tool, input, outcome string) func(context.Context) (turn, error) {
 	return func(ctx context.Context) (t turn, err error) {
 		start := time.Now()
-		run, err := hub.StartRun.Do(ctx, d.client, hub.Caller{}, hub.NewRun{Session: d.session, Steps: []hub.Step{{Tool: tool, Input: json.RawMessage(input)}}})
-		if err != nil {
-			return t, err
-		}
-		out, err := hub.ReadOutput.Do(ctx, d.client, hub.Caller{}, hub.OutputQuery{Run: run.ID})
+		run, out, err := d.begin(ctx, hub.NewRun{Session: d.session, Steps: []hub.Step{{Tool: tool, Input: json.RawMessage(input)}}})
 		if err != nil {
 			return t, err
 		}
@@ -250,13 +246,19 @@ func (d *daemon) agent(ctx context.Context) (t turn, err error) {
 	return d.follow(ctx, time.Now(), 0, hub.NewRun{Session: s.ID, Agent: &hub.Agent{Prompt: d.w.question(), Model: "scripted"}})
 }
 
-// follow starts a run and reads its output to its end. Without tokens the text says no times.
-func (d *daemon) follow(ctx context.Context, start time.Time, tokens int, q hub.NewRun) (t turn, err error) {
+// begin starts a run. Close its output.
+func (d *daemon) begin(ctx context.Context, q hub.NewRun) (hub.Run, hub.Outputs, error) {
 	run, err := hub.StartRun.Do(ctx, d.client, hub.Caller{}, q)
 	if err != nil {
-		return t, err
+		return run, nil, err
 	}
 	out, err := hub.ReadOutput.Do(ctx, d.client, hub.Caller{}, hub.OutputQuery{Run: run.ID})
+	return run, out, err
+}
+
+// follow starts a run and reads its output to its end. Without tokens the text says no times.
+func (d *daemon) follow(ctx context.Context, start time.Time, tokens int, q hub.NewRun) (t turn, err error) {
+	run, out, err := d.begin(ctx, q)
 	if err != nil {
 		return t, err
 	}
