@@ -1,6 +1,7 @@
 package local
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -26,6 +27,10 @@ func TestApproval(t *testing.T) {
 	q := h.question(h.owner)
 	if q.Requester != alice.User || q.Run != r.ID || q.Card.Workspace != h.work() || !strings.Contains(q.Text, "WRITABLE") || q.Card.Tool != "fs.write_file" {
 		t.Errorf("%+v", q)
+	}
+	// Its session isn't idle: the end that is asked for only then changes nothing.
+	if _, err := hub.EndSession.Do(ctx, h, alice, hub.SessionChange{ID: r.Session, Idle: true}); !errors.Is(err, fault.ErrLocked) {
+		t.Errorf("end the session while a call waits in it: %v", err)
 	}
 	// The one who asked, through whichever surface; one whom policy does not let;
 	// one for another version.
