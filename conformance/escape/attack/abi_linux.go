@@ -116,8 +116,12 @@ func reachI386(a args) (outcome string, err error) {
 	}
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
-		if fault := recover(); fault != nil {
+		switch fault := recover().(type) {
+		case nil:
+		case interface{ Addr() uintptr }: // of SetPanicOnFault
 			outcome, err = "", failed(fmt.Sprintf("int80 %s (%v)", name, fault), unix.ENOSYS)
+		default:
+			panic(fault)
 		}
 	}()
 	r := int80(uintptr(uint32(t.i386)), t.args[0], t.args[1], t.args[2], t.args[3], t.args[4])
