@@ -146,6 +146,30 @@ check: ; @:
 	}
 }
 
+// TestLanesRooted: what the user skipped for want of root is run as root, and that alone.
+func TestLanesRooted(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("needs root: is two users")
+	}
+	dir := repository(t, `
+.PHONY: $(MAKECMDGOALS)
+test: ; @printf '{"Action":"%s","Package":"p","Test":"TestA"}\n' run pass; \
+	[ $$(id -u) = 0 ] || printf '{"Action":"output","Package":"q","Test":"TestR","Output":"    a_test.go:7: needs root: is two\\n"}\n{"Action":"skip","Package":"q","Test":"TestR"}\n'; \
+	[ $$(id -u) != 0 ] || printf '{"Action":"%s","Package":"q","Test":"TestR"}\n' run $(if $(and $(filter q,$(PACKAGES)),$(findstring -run '^(TestR)$$',$(TESTFLAGS))),pass,fail)
+`)
+	got, out := lanes(t, dir, "LANE_BUDGET=60", "test", "rooted")
+	has(t, out, `test +\d+ of  60 s  ok`, `SKIP q TestR: needs root: is two`, `rooted +\d+ of  60 s  ok`, "3 passed, 0 failed, 1 skipped")
+	if got != 0 {
+		t.Errorf("status %d", got)
+	}
+	got, out = lanes(t, dir, "LANE_BUDGET=60", "rooted")
+	has(t, out, "rooted: NOT RUN: .*")
+	if got != 0 {
+		t.Errorf("alone: status %d", got)
+	}
+}
+
 // TestLanesUnsteady: a test that fails once and not again is named, and fails no lane. One
 // that fails again does.
 func TestLanesUnsteady(t *testing.T) {
