@@ -159,7 +159,7 @@ func browser(t testing.TB, more ...chromedp.ExecAllocatorOption) context.Context
 	if err := chromedp.Do(ctx); err != nil {
 		t.Fatalf("%v: apt install chromium", err)
 	}
-	ctx, end := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, end := context.WithTimeout(ctx, 5*time.Minute) // of a test that hangs
 	t.Cleanup(end)
 	return ctx
 }
