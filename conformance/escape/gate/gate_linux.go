@@ -11,6 +11,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -21,6 +22,9 @@ import (
 	"regexp"
 	"strings"
 	"syscall"
+
+	"palyra/hub"
+	"palyra/transport/client"
 )
 
 // list is a flag that may be given more than once.
@@ -86,16 +90,18 @@ func (g *gate) run() (status int, err error) {
 	if _, _, err := g.ctl(append(add, "--", g.argv[0], "serve")...); err != nil {
 		return 2, err
 	}
-	defer g.ctl("mcp", "rm", "probe")
-	shown, _, err := g.ctl("mcp", "accept", "probe")
+	hands, err := client.New(client.Config{Socket: g.socket})
 	if err != nil {
 		return 2, err
 	}
-	digest := regexp.MustCompile(`--digest (sha256:\S+)`).FindStringSubmatch(shown)
-	if digest == nil {
-		return 2, errors.New("nothing to accept")
+	defer hands.Close()
+	ctx, who := context.Background(), hub.Caller{}
+	defer hub.RemoveServer.Do(ctx, hands, who, "probe")
+	server, err := hub.InspectServer.Do(ctx, hands, who, "probe")
+	if err != nil {
+		return 2, err
 	}
-	if _, _, err := g.ctl("mcp", "accept", "probe", "--digest", digest[1]); err != nil {
+	if _, err := hub.AcceptServer.Do(ctx, hands, who, hub.Acceptance{Name: "probe", AcceptanceBody: hub.AcceptanceBody{Digest: server.ListedDigest.String()}}); err != nil {
 		return 2, err
 	}
 	in, err := json.Marshal(map[string]any{"server": "probe", "tool": "probe", "arguments": map[string]any{"words": g.argv[1:]}})
