@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"slices"
 	"strings"
 
 	"palyra/authz/policy"
@@ -33,10 +34,18 @@ func (s *sealed) signals() []string {
 	for _, v := range c.Env {
 		text.WriteString(v + "\x00")
 	}
-	if len(signal.Secrets(text.String())) > 0 || s.stdin != nil && len(signal.Secrets(s.input(c))) > 0 {
-		return []string{policy.SignalSecret}
+	texts := []string{text.String()}
+	if s.stdin != nil {
+		texts = append(texts, s.input(c))
 	}
-	return nil
+	var signs []string
+	if slices.ContainsFunc(texts, signal.Hides) {
+		signs = append(signs, policy.SignalHidden)
+	}
+	if slices.ContainsFunc(texts, func(text string) bool { return len(signal.Secrets(text)) > 0 }) {
+		signs = append(signs, policy.SignalSecret)
+	}
+	return signs
 }
 
 // input returns the standard input, as far as it's looked at.

@@ -114,8 +114,11 @@ type Limits struct {
 	FileSize int64         `json:"file_size,omitempty"` // bytes
 }
 
-// SignalSecret is a sign of a secret.
-const SignalSecret = "secret"
+// Signs in what a call takes along.
+const (
+	SignalHidden = "hidden" // text that people don't see
+	SignalSecret = "secret"
+)
 
 // The closed vocabularies. A policy that compares with another value could never match and is
 // refused (validate.go); a request with another value is denied.
@@ -129,7 +132,7 @@ var (
 	vocabUnpinned     = []string{"absent", "directory", "library", "program", "special", "staged", "symlink", "too_large", "unreadable"}
 	vocabKind         = []string{string(Shell), string(Interpreter), string(Loader), string(Wrapper), string(Other)}
 	vocabOrigin       = call.Origins()
-	vocabSignal       = []string{SignalSecret}
+	vocabSignal       = []string{SignalHidden, SignalSecret}
 	vocabRole         = []string{RoleAdmin, RoleOperator, RoleOwner}
 	vocabFeature      = access.FeatureNames()
 )

@@ -188,7 +188,7 @@ type Question struct {
 	MCP *call.MCP `json:"mcp,omitempty"`
 	// Inputs are the origins of what the session had read: `web`, `project` and others.
 	Inputs []string `json:"inputs,omitempty"`
-	// Signals are signs in what a call that can reach hosts took along: `secret`.
+	// Signals are signs in what a call that can reach hosts took along: `hidden`, `secret`.
 	Signals []string `json:"signals,omitempty"`
 }
 

@@ -42,7 +42,20 @@ func Orders(text string) (found []Finding) {
 	return slices.Compact(found)
 }
 
-const minSaid = 8
+// Hides reports whether a person who reads a text doesn't see all of it: it turns the direction of
+// writing, or has tags, selectors of variants in a row, or minRun characters in a row without a
+// width, where they have no use.
+func Hides(text string) bool {
+	r := read(text)
+	return slices.ContainsFunc(r.unseen, func(u unseen) bool {
+		return !r.harmless(&u) && (u.severity != Warning || u.n >= minRun)
+	})
+}
+
+const (
+	minSaid = 8
+	minRun  = 4 // what is less is often a page's
+)
 
 // harmless reports whether unseen characters have a use where they stand: in emoji, in scripts that
 // need them, as the mark at the beginning of a file.
