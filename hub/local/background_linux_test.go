@@ -179,7 +179,7 @@ func TestBackground(t *testing.T) {
 
 // TestBackgroundFails: a program that doesn't start, or ends at once, isn't told as started.
 func TestBackgroundFails(t *testing.T) {
-	h := backgroundHouse(t, nil)
+	h := backgroundHouse(t, func(c *Config) { c.Background.Settled = time.Hour }) // the end comes first
 	c := h.member(1001, access.Operator)
 	s := h.session(c)
 	for name, x := range map[string]struct {

@@ -33,6 +33,9 @@ type Background struct {
 	Session int
 	// Wall is how long one may take, waiting for people included. Default 8 h.
 	Wall time.Duration
+	// Settled is how long a program must have been running before its run is told as started: one
+	// that fails at once is told as ended. Default 250 ms.
+	Settled time.Duration
 }
 
 // NewBackground returns the budget of runs in the background: total in all and each of one
@@ -52,12 +55,11 @@ func (b Background) withDefaults() Background {
 	if b.Wall <= 0 {
 		b.Wall = 8 * time.Hour
 	}
+	if b.Settled <= 0 {
+		b.Settled = 250 * time.Millisecond
+	}
 	return b
 }
-
-// settled is how long a program must have been running before its run is told as started: one that
-// fails at once is told as ended.
-const settled = 250 * time.Millisecond
 
 // checkBackground finds out whether a request is for the background.
 func (q *Request) checkBackground() (bool, error) {
@@ -125,11 +127,11 @@ func (e *Engine) enterBackgroundLocked(j *job) (err error) {
 
 // starting tells of a program that has run for a while that it has started. The caller calls stop
 // when the program is gone.
-func (j *job) starting() (stop func()) {
+func (e *Engine) starting(j *job) (stop func()) {
 	if !j.plan.Background {
 		return func() {}
 	}
-	t := time.AfterFunc(settled, sync.OnceFunc(func() { close(j.started) }))
+	t := time.AfterFunc(e.cfg.Background.Settled, sync.OnceFunc(func() { close(j.started) }))
 	return func() { t.Stop() }
 }
 

@@ -221,7 +221,7 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 				res.reads = entriesOf(row, originsOf(row.Tool, *ev.Sources)...).Join(carried...)
 				e.enters(j, res.reads)
 			}
-			settle = j.starting()
+			settle = e.starting(j)
 			timer = time.AfterFunc(flushAfter, func() { live.tardy(); e.flush(j) })
 		case kernel.StepExecuted:
 			j.gone()
