@@ -119,8 +119,9 @@ var agents = []agent{
 		return p.claude(model, nil, "--mcp-config", config, "--strict-mcp-config", "--allowedTools", "mcp__palyra"),
 			os.WriteFile(config, fmt.Appendf(nil, `{"mcpServers":{"palyra":{"type":"http","url":%q}}}`, p.url), 0o600)
 	}},
+	// Codex begins without a server that takes its time, unless it's required.
 	{name: "Codex, HTTP", steps: script, start: func(p place, model string) (*exec.Cmd, error) {
-		return p.codex(model, fmt.Sprintf("[mcp_servers.palyra]\nurl = %q\ndefault_tools_approval_mode = \"approve\"\n[features]\nshell_tool = false\n", p.url))
+		return p.codex(model, fmt.Sprintf("[mcp_servers.palyra]\nurl = %q\nrequired = true\nstartup_timeout_sec = 60\ndefault_tools_approval_mode = \"approve\"\n[features]\nshell_tool = false\n", p.url))
 	}},
 	{name: "MCP inspector, tools/list", start: func(p place, _ string) (*exec.Cmd, error) { return p.inspect("--method", "tools/list"), nil },
 		print: []string{`"name": "exec"`, `"name": "fs_read_file"`, `"readOnlyHint": true`}},
