@@ -281,9 +281,10 @@ type job struct {
 	u *user
 }
 
-// lazily is how much later than asked a kernel may wake what attempts start that are made several
-// at once (PR_SET_TIMERSLACK(2const)). Starts of Go programs, which sleep for 3 and 20 µs again and
-// again, are most of their work, and take a sixth less of a virtual machine's processor so.
+// lazily is the slack (PR_SET_TIMERSLACK(2const)) of attempts that are made several at once: the
+// kernel may wake their programs so much later than asked. Most of their work is to start Go
+// programs, which sleep for 3 and 20 µs again and again; it takes a sixth less of a virtual
+// machine's processor so.
 const lazily = time.Millisecond
 
 // work does jobs, so many at once, and hands over their results.
