@@ -43,18 +43,33 @@ func Orders(text string) (found []Finding) {
 }
 
 // Hides reports whether a person who reads a text doesn't see all of it: it turns the direction of
-// writing, or has tags, selectors of variants in a row, or minRun characters in a row without a
-// width, where they have no use.
+// writing, or has tags, selectors of variants in a row, or minRow characters of any kind in a row
+// that aren't seen. It keeps nothing of the text.
 func Hides(text string) bool {
-	r := read(text)
-	return slices.ContainsFunc(r.unseen, func(u unseen) bool {
-		return !r.harmless(&u) && (u.severity != Warning || u.n >= minRun)
-	})
+	row, last := 0, ""
+	for len(text) > 0 {
+		says, n := next(text)
+		text = text[n:]
+		for _, x := range says {
+			code, severity := unseenAs(x)
+			if code == "" {
+				row, last = 0, ""
+				continue
+			}
+			row++
+			one := code == "selectors" && last != code // as emoji have it
+			if row >= minRow || severity == High && !one {
+				return true
+			}
+			last = code
+		}
+	}
+	return false
 }
 
 const (
 	minSaid = 8
-	minRun  = 4 // what is less is often a page's
+	minRow  = 4 // pages often have fewer
 )
 
 // harmless reports whether unseen characters have a use where they stand: in emoji, in scripts that

@@ -143,34 +143,48 @@ func escape(s string) (rune, bool) {
 	return rune(b[0])<<8 | rune(b[1]), true
 }
 
-// rune adds a character that stands from from to before to.
-func (r *reader) rune(x rune, from, to int) {
+// unseenAs says what kind of character that isn't seen x is, and how grave one is; "" for others.
+func unseenAs(x rune) (code, severity string) {
 	switch {
-	case x >= 0xe0000 && x <= 0xe007f: // tags: each is one of ASCII
-		says := ""
-		if x >= 0xe0020 && x < 0xe007f {
-			says = strings.ToLower(string(x - 0xe0000))
-		}
-		r.hide("tags", High, from, to, says)
-		return
-	case x >= 0xfe00 && x <= 0xfe0f || x >= 0xe0100 && x <= 0xe01ef: // selectors of variants: each can be a byte
-		n := x - 0xfe00
-		if x >= 0xe0100 {
-			n = x - 0xe0100 + 16
-		}
-		says := ""
-		if n >= ' ' && n < 0x7f {
-			says = strings.ToLower(string(n))
-		}
-		r.hide("selectors", High, from, to, says)
-		return
+	case x >= 0xe0000 && x <= 0xe007f:
+		return "tags", High
+	case x >= 0xfe00 && x <= 0xfe0f, x >= 0xe0100 && x <= 0xe01ef:
+		return "selectors", High // of variants
 	case x >= 0x202a && x <= 0x202e, x >= 0x2066 && x <= 0x2069:
-		r.hide("bidi", High, from, to, "")
-		return
+		return "bidi", High
 	case x == 0xad, x == 0x34f, x == 0x61c, x == 0x115f, x == 0x1160, x == 0x17b4, x == 0x17b5, x >= 0x180b && x <= 0x180f, x >= 0x200b && x <= 0x200f,
 		x >= 0x2060 && x <= 0x2065, x >= 0x206a && x <= 0x206f, x == 0x3164, x == 0xfeff, x == 0xffa0, x >= 0xfff9 && x <= 0xfffb, x >= 0x1d173 && x <= 0x1d17a:
-		r.hide("zero_width", Warning, from, to, "")
+		return "zero_width", Warning
+	}
+	return "", ""
+}
+
+// saidBy returns the character of ASCII that an unseen one stands for: a tag is one, and a selector
+// can be a byte.
+func saidBy(x rune) string {
+	switch {
+	case x >= 0xe0100:
+		x -= 0xe0100 - 16
+	case x >= 0xe0000:
+		x -= 0xe0000
+	case x >= 0xfe00 && x <= 0xfe0f:
+		x -= 0xfe00
+	default:
+		return ""
+	}
+	if x < ' ' || x >= 0x7f {
+		return ""
+	}
+	return strings.ToLower(string(x))
+}
+
+// rune adds a character that stands from from to before to.
+func (r *reader) rune(x rune, from, to int) {
+	if code, severity := unseenAs(x); code != "" {
+		r.hide(code, severity, from, to, saidBy(x))
 		return
+	}
+	switch {
 	case x >= 0x300 && x <= 0x36f, x >= 0x20d0 && x <= 0x20f0: // marks on letters
 		return
 	case x >= 0xff01 && x <= 0xff5e: // of full width
