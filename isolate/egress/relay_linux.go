@@ -78,6 +78,7 @@ type relay struct {
 
 	active atomic.Int64 // when a byte last passed, in the time of began
 	began  time.Time
+	all    atomic.Int32 // sides that had said all, before the other heard of it
 
 	once    sync.Once
 	outcome string // set once, before both sockets are closed, as is limit
@@ -139,7 +140,11 @@ func newRelay(program, host *net.TCPConn, idle time.Duration) (*relay, error) {
 // run passes bytes until both directions have ended or one is broken off, and closes both
 // connections.
 func (r *relay) run(ctx context.Context) string {
-	stop := context.AfterFunc(ctx, func() { r.abort(evidence.ConnEnded, "") })
+	stop := context.AfterFunc(ctx, func() {
+		if r.all.Load() < 2 { // else run is about to end
+			r.abort(evidence.ConnEnded, "")
+		}
+	})
 	defer stop()
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -181,6 +186,7 @@ func (r *relay) pass(from, to *side, d *direction) {
 			r.abort(r.why(err, from), "")
 			return
 		case n == 0:
+			r.all.Add(1)
 			if err := to.conn.CloseWrite(); err != nil && !errors.Is(err, syscall.ENOTCONN) {
 				r.abort(r.why(err, to), "")
 			}
