@@ -16,6 +16,9 @@ func chatBody(model string, r *turn.Request) object {
 	if r.CacheKey != "" {
 		b["prompt_cache_key"] = r.CacheKey
 	}
+	if r.Effort != "" {
+		b["reasoning_effort"] = r.Effort
+	}
 	sampling(b, r)
 	choice(b, r, func(name string) object { return object{"type": "function", "function": object{"name": name}} })
 	if len(r.Stop) > 0 {
@@ -40,10 +43,13 @@ func chatBody(model string, r *turn.Request) object {
 		b["tools"] = tools
 	}
 	said := []object{}
-	if r.System != "" {
-		said = append(said, object{"role": "system", "content": r.System})
+	if s := systemOf(r); s != "" {
+		said = append(said, object{"role": "system", "content": s})
 	}
 	for _, m := range r.Messages {
+		if m.Role == turn.System {
+			continue
+		}
 		var text []string
 		var calls []object
 		for _, p := range m.Parts {
@@ -72,6 +78,23 @@ func chatBody(model string, r *turn.Request) object {
 	}
 	b["messages"] = said
 	return b
+}
+
+// systemOf is all of a request's instructions. The templates of many models refuse a message of the
+// role system behind others.
+func systemOf(r *turn.Request) string {
+	var all []string
+	if r.System != "" {
+		all = append(all, r.System)
+	}
+	for _, m := range r.Messages {
+		for _, p := range m.Parts {
+			if m.Role == turn.System {
+				all = append(all, p.Text)
+			}
+		}
+	}
+	return strings.Join(all, "\n\n")
 }
 
 // chat decodes Chat.

@@ -15,6 +15,19 @@ func messagesBody(model string, r *turn.Request) object {
 		b["max_tokens"] = r.MaxTokens
 	}
 	sampling(b, r)
+	if r.Effort != "" {
+		b["output_config"] = object{"effort": r.Effort}
+	}
+	if t := r.Thinking; t != nil {
+		o := object{"type": "adaptive"}
+		if t.Budget > 0 {
+			o = object{"type": "enabled", "budget_tokens": t.Budget}
+		}
+		if t.Display != "" {
+			o["display"] = t.Display
+		}
+		b["thinking"] = o
+	}
 	if len(r.Stop) > 0 {
 		b["stop_sequences"] = r.Stop
 	}

@@ -30,6 +30,9 @@ func responsesBody(model string, r *turn.Request) object {
 	if r.CacheKey != "" {
 		b["prompt_cache_key"] = r.CacheKey
 	}
+	if r.Effort != "" {
+		b["reasoning"] = object{"effort": r.Effort}
+	}
 	sampling(b, r)
 	choice(b, r, func(name string) object { return object{"type": "function", "name": name} })
 	switch {
@@ -50,9 +53,12 @@ func responsesBody(model string, r *turn.Request) object {
 	}
 	input := []any{}
 	for _, m := range r.Messages {
-		text := object{"type": "input_text"}
-		if m.Role == turn.Assistant {
-			text["type"] = "output_text"
+		kind, role := "input_text", m.Role
+		switch m.Role {
+		case turn.Assistant:
+			kind = "output_text"
+		case turn.System:
+			role = "developer"
 		}
 		for _, p := range m.Parts {
 			switch {
@@ -63,7 +69,7 @@ func responsesBody(model string, r *turn.Request) object {
 			case p.Opaque != nil && own(turn.Responses, p.Opaque):
 				input = append(input, p.Opaque)
 			case p.Text != "":
-				input = append(input, object{"type": "message", "role": m.Role, "content": []object{{"type": text["type"], "text": p.Text}}})
+				input = append(input, object{"type": "message", "role": role, "content": []object{{"type": kind, "text": p.Text}}})
 			}
 		}
 	}

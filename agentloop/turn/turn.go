@@ -53,7 +53,7 @@ const (
 // Request is a question.
 type Request struct {
 	System    string    `json:"system,omitempty"`
-	Messages  []Message `json:"messages,omitempty"` // at least one; the last is a user's or has results
+	Messages  []Message `json:"messages,omitempty"` // at least one; the last is a user's or has results, but for System's behind it
 	Tools     []Offer   `json:"tools,omitempty"`
 	MaxTokens int64     `json:"max_tokens,omitempty"` // of the answer; 0: the provider's default, 8192 where it has none
 	// CacheKey is what a provider may use to find a prompt that begins in the same way.
@@ -65,6 +65,9 @@ type Request struct {
 	Choice      string   `json:"choice,omitempty"`      // of tools: "" as the model likes, or ChoiceNone, ChoiceAny, ChoiceTool and a name
 	OneCall     bool     `json:"one_call,omitempty"`    // it has one call at most
 	Format      *Format  `json:"format,omitempty"`      // its text is JSON
+	// Effort is how much it reasons, in a word that the provider knows: 1 to 16 of a-z; "": its default.
+	Effort   string    `json:"effort,omitempty"`
+	Thinking *Thinking `json:"thinking,omitempty"` // nil: it thinks as it does without being told
 	// Script is what the scripted provider answers; see Script. Others have none.
 	Script json.RawMessage `json:"script,omitempty"`
 	// Embed asks for vectors. A request that has it has nothing else.
@@ -77,6 +80,12 @@ const (
 	ChoiceAny  = "any"   // call one at least
 	ChoiceTool = "tool/" // and a tool's name: call this one
 )
+
+// Thinking has a model of Messages think before it answers. What it thinks comes as opaque items.
+type Thinking struct {
+	Budget  int64  `json:"budget,omitempty"`  // most tokens of it; 0: the model chooses ("adaptive")
+	Display string `json:"display,omitempty"` // how much of it comes, in a word that the provider knows; "": its default
+}
 
 // Format is what an answer's text is: an object of JSON.
 type Format struct {
@@ -93,6 +102,7 @@ const maxStop = 16
 const (
 	User      = "user"      // text and results
 	Assistant = "assistant" // text, calls and opaque items
+	System    = "system"    // text: instructions that count from there on
 )
 
 // Message is one of a conversation.
@@ -126,7 +136,8 @@ type Result struct {
 
 // Offer is a tool that a model may call.
 type Offer struct {
-	Name        string          `json:"name"` // 1 to 64 of a-z A-Z 0-9 _ -
+	Name        string          `json:"name"`                // 1 to 64 of a-z A-Z 0-9 _ -
+	Namespace   string          `json:"namespace,omitempty"` // the part of Name before "__" that the caller calls so; no provider is told
 	Description string          `json:"description,omitempty"`
 	Schema      json.RawMessage `json:"schema"` // JSON Schema of an object
 	// Strict has the provider make sure that arguments follow the schema.
@@ -232,6 +243,10 @@ func (r *Request) check() error {
 		return bad("top_p isn't between 0 and 1")
 	case len(r.Stop) > maxStop || slices.Contains(r.Stop, ""):
 		return bad("stop has more than %d texts, or an empty one", maxStop)
+	case r.Effort != "" && !isWord(r.Effort) || r.Thinking != nil && r.Thinking.Display != "" && !isWord(r.Thinking.Display):
+		return bad("effort, and display of thinking, have 1 to 16 of a-z")
+	case r.Thinking != nil && r.Thinking.Budget < 0:
+		return bad("the budget of thinking is less than 0")
 	case r.Format != nil && r.Format.Schema != nil && r.Format.Schema[0] != '{':
 		return bad("format: the schema isn't an object")
 	}
@@ -244,8 +259,8 @@ func (r *Request) check() error {
 		return bad("choice is %.80q: want none, any or tool/ and the name of a tool that is offered", r.Choice)
 	}
 	for i, m := range r.Messages {
-		if m.Role != User && m.Role != Assistant || len(m.Parts) == 0 {
-			return bad("message %d: want the role user or assistant, and a part", i)
+		if m.Role != User && m.Role != Assistant && m.Role != System || len(m.Parts) == 0 {
+			return bad("message %d: want the role user, assistant or system, and a part", i)
 		}
 		for j, p := range m.Parts {
 			of := m.Role
@@ -266,6 +281,11 @@ func (r *Request) check() error {
 	return nil
 }
 
+// isWord reports whether s is a word of a provider's: 1 to 16 of a-z.
+func isWord(s string) bool {
+	return s != "" && len(s) <= 16 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz") == ""
+}
+
 // Fits returns why a dialect can't ask this, nil if it can.
 func (r *Request) Fits(dialect string) error {
 	for _, no := range []struct {
@@ -273,6 +293,7 @@ func (r *Request) Fits(dialect string) error {
 		dialect string
 		member  string
 	}{{len(r.Stop) > 0, Responses, "stop"}, {r.Format != nil, Messages, "format"}, {r.Embed != nil, Messages, "embed"},
+		{r.Thinking != nil, Responses, "thinking"}, {r.Thinking != nil, Chat, "thinking"},
 		{slices.ContainsFunc(r.Tools, func(o Offer) bool { return o.Strict }), Messages, "strict"}} {
 		if no.is && no.dialect == dialect {
 			return fault.New(fault.Usage, "invalid_input", "ask model", fmt.Errorf("%s: models of the provider %q have none", no.member, dialect))

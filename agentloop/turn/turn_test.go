@@ -69,7 +69,11 @@ func TestRequest(t *testing.T) {
 	}
 	for _, bad := range []string{
 		`{"messages":[]}`,
-		`{"messages":[{"role":"system","parts":[{"text":"a"}]}]}`,
+		`{"messages":[{"role":"developer","parts":[{"text":"a"}]}]}`,
+		`{"messages":[{"role":"user","parts":[{"text":"a"}]},{"role":"system","parts":[{"result":{"id":"1","text":""}}]}]}`,
+		`{"messages":[{"role":"user","parts":[{"text":"a"}]}],"effort":"High"}`,
+		`{"messages":[{"role":"user","parts":[{"text":"a"}]}],"thinking":{"budget":-1}}`,
+		`{"messages":[{"role":"user","parts":[{"text":"a"}]}],"thinking":{"display":"none of it"}}`,
 		`{"messages":[{"role":"user","parts":[]}]}`,
 		`{"messages":[{"role":"user","parts":[{}]}]}`,
 		`{"messages":[{"role":"user","parts":[{"call":{"id":"1","name":"a","arguments":""}}]}]}`,

@@ -37,13 +37,20 @@ func foreign() (all []route) {
 	add("openaiInput", "GET /v1/responses/{response}/input_items", "session.read", "List what a response was asked", foreignPage{})
 	add("openaiCancel", "POST /v1/responses/{response}/cancel", "run.cancel", "Cancel a response", nil)
 	add("openaiEmbeddings", "POST /v1/embeddings", "run.start", "Ask a model for the vectors of texts", body)
-	add("anthropicMessages", "POST /v1/messages", "run.start", "Ask a model, or the agent, as Anthropic's Messages", body)
+	add("anthropicMessages", "POST /v1/messages", "run.start", "Ask a model, or the agent, as Anthropic's Messages", foreignMessages{})
 	return all
 }
 
 // foreignInput is any JSON document: the surface reads it.
 type foreignInput struct {
 	Body json.RawMessage `json:"body" in:"body"`
+}
+
+// foreignMessages is a foreignInput whose query may say that there are members of a beta in it, as
+// Claude Code's does. Those that aren't supported are refused by name, as others are.
+type foreignMessages struct {
+	Body json.RawMessage `json:"body" in:"body"`
+	Beta bool            `json:"beta" in:"query"`
 }
 
 // foreignEvents is the query for a response's events.

@@ -306,11 +306,11 @@ func (q *question) ask(f *fields, list string, all []said) {
 	for i, m := range all {
 		switch m.role {
 		case roleSystem, roleDeveloper:
-			if len(q.request.Messages) > 0 {
-				f.fail(in(list, i)+".role", "unsupported_value", "a message of the role %s stands before all others", m.role)
+			if len(q.request.Messages) == 0 {
+				system = append(system, m.texts...)
+				continue
 			}
-			system = append(system, m.texts...)
-			continue
+			m.role = turn.System
 		case roleTool:
 			q.add(turn.User, turn.Part{Result: m.result})
 			continue
@@ -320,7 +320,7 @@ func (q *question) ask(f *fields, list string, all []said) {
 			parts = append(parts, turn.Part{Text: s})
 		}
 		if len(parts) == 0 {
-			if m.role == turn.User {
+			if m.role != turn.Assistant {
 				f.fail(in(list, i)+".content", "missing_required_parameter", "want text")
 			}
 			continue // an assistant that said nothing
@@ -328,7 +328,11 @@ func (q *question) ask(f *fields, list string, all []said) {
 		q.add(m.role, parts...)
 	}
 	q.request.System = strings.Join(system, between)
-	if n := len(q.request.Messages); n == 0 || q.request.Messages[n-1].Role != turn.User {
+	n := len(q.request.Messages)
+	for n > 0 && q.request.Messages[n-1].Role == turn.System {
+		n--
+	}
+	if n == 0 || q.request.Messages[n-1].Role != turn.User {
 		f.fail(list, "invalid_value", "the last is a user's, or has the result of a call")
 	}
 }
@@ -436,6 +440,9 @@ func (q *question) tell(f *fields, list string, all []said, goesOn bool) {
 // equip gives an agent the client's tools.
 func (q *question) equip(f *fields, offers []turn.Offer) {
 	for i, o := range offers {
+		if o.Namespace != "" {
+			f.fail(in("tools", i)+".type", "unsupported_value", "want function: the agent's lane has no namespaces")
+		}
 		if o.Strict {
 			f.fail(in("tools", i)+".strict", "unsupported_value", "the agent's lane has no strict tools")
 		}

@@ -138,6 +138,7 @@ func chatMessages(f *fields) (all []said) {
 func chatOptions(f *fields, r *turn.Request) {
 	sampling(f, r)
 	r.MaxTokens = max(f.count("max_tokens"), f.count("max_completion_tokens"))
+	r.Effort = f.text("reasoning_effort")
 	r.CacheKey = f.text("prompt_cache_key")
 	if text := f.raw("stop"); text != nil && text[0] == '"' {
 		r.Stop = []string{f.text("stop")}

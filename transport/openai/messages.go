@@ -78,16 +78,22 @@ func (x *exchange) readMessages() (*messagesRequest, error) {
 			q.equip(f, messagesTools(f))
 			messagesChoice(f, new(turn.Request), "auto")
 		}
+		f.only("thinking", `{"type":"disabled"}`)
 		q.agent.MaxTokens = f.count("max_tokens")
 	} else {
 		where = ""
 		q.ask(f, "messages", all)
 		messagesOptions(f, &q.request)
+		if text := f.raw("output_config"); text != nil {
+			o := open("output_config", text)
+			q.request.Effort = o.text("effort")
+			f.add(o.rest(""))
+		}
+		q.request.Thinking = thinking(f)
 		if q.request.MaxTokens = f.count("max_tokens"); strings.Contains(string(x.v.Body), `"cache_control"`) {
 			q.request.CacheKey = "palyra" // a provider that has keys finds the prompt by its beginning all the same
 		}
 	}
-	f.only("thinking", `{"type":"disabled"}`)
 	f.only("service_tier", `"auto"`, `"standard_only"`)
 	if err := f.rest(where); err != nil {
 		return nil, err
@@ -99,8 +105,8 @@ func (x *exchange) readMessages() (*messagesRequest, error) {
 func messageOf(f *fields, i int, text json.RawMessage) (all []said) {
 	m := open(in("messages", i), text)
 	s := said{role: m.must("role")}
-	if s.role != turn.User && s.role != turn.Assistant {
-		m.fail("role", "unsupported_value", "want user or assistant")
+	if s.role != turn.User && s.role != turn.Assistant && s.role != roleSystem {
+		m.fail("role", "unsupported_value", "want user, assistant or system")
 	}
 	content := m.raw("content")
 	if content != nil && content[0] == '"' {
@@ -147,6 +153,30 @@ func messageOf(f *fields, i int, text json.RawMessage) (all []said) {
 		all = append(all, s)
 	}
 	return all
+}
+
+// thinking reads how a model thinks before it answers.
+func thinking(f *fields) *turn.Thinking {
+	text := f.raw("thinking")
+	if text == nil {
+		return nil
+	}
+	o, t := open("thinking", text), new(turn.Thinking)
+	switch kind := o.must("type"); kind {
+	case "adaptive":
+		t.Display = o.text("display")
+	case "enabled":
+		t.Display = o.text("display")
+		if t.Budget = o.count("budget_tokens"); t.Budget == 0 {
+			o.fail("budget_tokens", "missing_required_parameter", "want a whole number of at least 1")
+		}
+	case "disabled":
+		t = nil
+	default:
+		o.fail("type", "unsupported_value", "want adaptive, enabled or disabled")
+	}
+	f.add(o.rest(""))
+	return t
 }
 
 // messagesOptions reads what says how a model answers.

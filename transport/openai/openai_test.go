@@ -105,6 +105,28 @@ func TestAsked(t *testing.T) {
 	}
 }
 
+// TestEffort: how much a model reasons, and instructions in the middle, reach its provider.
+func TestEffort(t *testing.T) {
+	const want = `{"effort":"high","messages":[{"parts":[{"text":"q"}],"role":"user"},{"parts":[{"text":"s"}],"role":"system"}]`
+	for path, c := range map[string]struct{ body, more string }{
+		pathChat:      {`{"model":"main","reasoning_effort":"high","messages":[{"role":"user","content":"q"},{"role":"developer","content":"s"}]}`, ""},
+		pathResponses: {`{"model":"main","reasoning":{"effort":"high"},"client_metadata":{"a":"b"},"store":false,"input":[{"role":"user","content":"q"},{"role":"system","content":"s"}]}`, ""},
+		pathMessages + "?beta=true": {`{"model":"claude","max_tokens":9,"output_config":{"effort":"high"},"thinking":{"type":"adaptive","display":"omitted"},"messages":[{"role":"user","content":"q"},
+			{"role":"system","content":[{"type":"text","text":"s","cache_control":{"type":"ephemeral"}}]}]}`, `,"thinking":{"display":"omitted"}`},
+	} {
+		f := newFake(t, says("yes"))
+		o := f.object(f.ask(NewHandler(), "POST", path, c.body), 200)
+		got := string(f.started[0].Steps[0].Input)
+		got = strings.NewReplacer(`"model":"claude"`, `"model":"main"`, `,"max_tokens":9`, "", `"max_tokens":9,`, "", `,"cache_key":"palyra"`, "", `"cache_key":"palyra",`, "").Replace(got)
+		if got != `{"model":"main","request":`+want+c.more+`}}` {
+			t.Errorf("%s:\n%s", path, got)
+		}
+		if path == pathResponses && at(o, "reasoning", "effort") != "high" {
+			t.Errorf("it repeats %v", o["reasoning"])
+		}
+	}
+}
+
 // TestRefused: what isn't supported is refused by the name of the member, before anything begins.
 func TestRefused(t *testing.T) {
 	f, h := newFake(t, says("yes")), NewHandler()
@@ -116,7 +138,9 @@ func TestRefused(t *testing.T) {
 		{pathChat, `{"model":"main","messages":[{"role":"user","content":"a"}],"stream_options":{}}`, "stream_options"},
 		{pathChat, `{"model":"main","messages":[{"role":"user","content":"a","x":1}]}`, "messages[0].x"},
 		{pathChat, `{"model":"main","messages":[{"role":"user","content":[{"type":"image_url"}]}]}`, "messages[0].content[0].type"},
-		{pathChat, `{"model":"main","messages":[{"role":"user","content":"a"},{"role":"system","content":"b"}]}`, "messages[1].role"},
+		{pathChat, `{"model":"main","messages":[{"role":"system","content":"a"},{"role":"system","content":"b"}]}`, "messages"},
+		{pathChat, `{"model":"main","messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"system","content":"c"}]}`, "messages"},
+		{pathChat, `{"model":"agent","messages":[{"role":"user","content":"a"}],"reasoning_effort":"low"}`, "reasoning_effort"},
 		{pathChat, `{"model":"main","messages":[{"role":"user","content":"a"}],"tool_choice":"required"}`, "tool_choice"},
 		{pathChat, `{"model":"main","messages":[{"role":"user","content":"a"}],"temperature":3}`, "temperature"},
 		{pathChat, `{"model":"main","messages":[{"role":"user","content":"a"}],"temperature":"hot"}`, "temperature"},
@@ -133,7 +157,12 @@ func TestRefused(t *testing.T) {
 		{pathResponses, `{"model":"main","input":"a","previous_response_id":"resp_none"}`, "previous_response_id"},
 		{pathResponses, `{"model":"main","input":"a","include":["file_search_call.results"]}`, "include"},
 		{pathMessages, `{"model":"main","messages":[{"role":"user","content":"a"}]}`, "max_tokens"},
-		{pathMessages, `{"model":"main","max_tokens":1,"messages":[{"role":"user","content":"a"}],"thinking":{"type":"enabled"}}`, "thinking"},
+		{pathMessages, `{"model":"main","max_tokens":1,"messages":[{"role":"user","content":"a"}],"thinking":{"type":"enabled"}}`, "thinking.budget_tokens"},
+		{pathMessages, `{"model":"main","max_tokens":1,"messages":[{"role":"user","content":"a"}],"thinking":{"type":"deep"}}`, "thinking.type"},
+		{pathMessages, `{"model":"agent","max_tokens":1,"messages":[{"role":"user","content":"a"}],"thinking":{"type":"adaptive"}}`, "thinking"},
+		{pathMessages, `{"model":"main","max_tokens":1,"messages":[{"role":"user","content":"a"}],"output_config":{"format":{}}}`, "output_config.format"},
+		{pathResponses, `{"model":"main","input":"a","reasoning":{"summary":"auto"}}`, "reasoning.summary"},
+		{pathResponses, `{"model":"main","input":"a","client_metadata":"b"}`, "client_metadata"},
 		{pathMessages, `{"model":"main","max_tokens":1,"messages":[{"role":"user","content":[{"type":"image"}]}]}`, "messages[0].content[0].type"},
 	} {
 		o := f.object(f.ask(h, "POST", c.path, c.body), 400)
@@ -227,6 +256,29 @@ func TestResponse(t *testing.T) {
 	}
 	f.runs[runOf("resp_", o["id"].(string))].Principal = "bob"
 	f.object(f.ask(h, "GET", pathResponses+"/"+o["id"].(string), ""), 404)
+}
+
+// TestNamespace: a tool in a namespace is called by both names, which a provider has as one.
+func TestNamespace(t *testing.T) {
+	f := newFake(t, step{tool: turn.Tool, output: lines(turn.Event{Call: &turn.Call{ID: "c", Name: "n__g", Arguments: "{}"}}, turn.Event{Call: &turn.Call{ID: "d", Name: "n__f", Arguments: "{}"}},
+		turn.Event{End: turn.EndCalls, Usage: &turn.Usage{Input: 1, Output: 2}})})
+	h := NewHandler()
+	const tools = `"tools":[{"type":"function","name":"n__f"},{"type":"namespace","name":"n","description":"about n","tools":[{"type":"function","name":"e","description":"about e"},{"type":"function","name":"g"}]}]`
+	o := f.object(f.ask(h, "POST", pathResponses, `{"model":"main","input":[{"role":"user","content":"a"},{"type":"function_call","namespace":"n","call_id":"b","name":"e","arguments":"{}"},`+
+		`{"type":"function_call_output","call_id":"b","output":"r"}],`+tools+`}`), 200)
+	input := string(f.started[0].Steps[0].Input)
+	for _, part := range []string{`"call":{"arguments":"{}","id":"b","name":"n__e"}`, `"description":"about n\n\nabout e","name":"n__e"`, `"name":"n__g","namespace":"n"`} {
+		if !strings.Contains(input, part) {
+			t.Errorf("%s isn't in %s", part, input)
+		}
+	}
+	for _, o := range []object{o, f.object(f.ask(h, "GET", pathResponses+"/"+o["id"].(string), ""), 200)} {
+		if at(o, "output", 0, "namespace") != "n" || at(o, "output", 0, "name") != "g" || at(o, "output", 1, "namespace") != nil || at(o, "output", 1, "name") != "n__f" ||
+			at(o, "tools", 1, "type") != "namespace" || at(o, "tools", 1, "tools", 1, "name") != "g" {
+			t.Error(o)
+		}
+	}
+	f.object(f.ask(h, "POST", pathResponses, `{"model":"agent","input":"a",`+tools+`}`), 400)
 }
 
 // TestReasoning: an item of another provider's goes out in a form that the protocol has, and comes

@@ -325,9 +325,27 @@ func (b *reply) close(status string) error {
 	return b.done(at)
 }
 
+// space is the namespace of a tool of the client's, "" if it's in none.
+func (b *reply) space(name string) string {
+	tools, _ := b.echo["tools"].([]object)
+	for _, t := range tools {
+		of, _ := t["tools"].([]object)
+		for _, o := range of {
+			if space, _ := t["name"].(string); o["name"] == strings.TrimPrefix(name, space+inSpace) && strings.HasPrefix(name, space+inSpace) {
+				return space
+			}
+		}
+	}
+	return ""
+}
+
 // call adds a call of the client's tool.
 func (b *reply) call(id, name, arguments string) error {
 	o := object{"id": b.id("fc_"), "type": "function_call", "status": "in_progress", "call_id": id, "name": name, "arguments": ""}
+	if space := b.space(name); space != "" {
+		name = strings.TrimPrefix(name, space+inSpace)
+		o["namespace"], o["name"] = space, name
+	}
 	if err := b.grow(len(arguments)); err != nil {
 		return err
 	}

@@ -95,6 +95,7 @@ func (x *exchange) readResponse() (*responseRequest, error) {
 	}
 	q.meta = f.metadata()
 	f.text("user")
+	value[map[string]string](f, "client_metadata", "an object of strings")
 	instructions := f.text("instructions")
 	previous := f.text("previous_response_id")
 	for _, one := range []struct {
@@ -214,7 +215,11 @@ func responseInput(f *fields) (all []said) {
 			s.texts = words(m, "content", "input_text", "output_text", "refusal", "text")
 			m.text("phase")
 		case "function_call":
-			s.parts = []turn.Part{{Call: &turn.Call{ID: m.must("call_id"), Name: m.must("name"), Arguments: m.text("arguments")}}}
+			c := &turn.Call{ID: m.must("call_id"), Name: m.must("name"), Arguments: m.text("arguments")}
+			if space := m.text("namespace"); space != "" {
+				c.Name = space + inSpace + c.Name
+			}
+			s.parts = []turn.Part{{Call: c}}
 		case "function_call_output":
 			s = said{role: roleTool, result: &turn.Result{ID: m.must("call_id"), Text: strings.Join(words(m, "output", "input_text"), "")}}
 		case "reasoning":
@@ -234,17 +239,61 @@ func responseInput(f *fields) (all []said) {
 	return all
 }
 
-// responseTools reads the client's tools.
+// inSpace stands between the name of a namespace and that of a tool in it, for providers.
+const inSpace = "__"
+
+// responseTools reads the client's tools: functions, and namespaces of them.
 func responseTools(f *fields) (offers []turn.Offer) {
 	for i, text := range f.list("tools") {
 		t := open(in("tools", i), text)
-		if kind := t.must("type"); kind != "function" {
-			t.fail("type", "unsupported_value", "want function: palyrad's own tools are the agent's, model agent/NAME")
+		switch t.must("type") {
+		case "function":
+			offers = append(offers, functionOf(t, ""))
+		case "namespace":
+			space, about := t.must("name"), t.text("description")
+			for j, text := range t.list("tools") {
+				o := open(t.path+in("tools", j), text)
+				o.only("type", `"function"`)
+				of := functionOf(o, space)
+				if of.Namespace = space; j == 0 && about != "" { // which no provider has a place for
+					of.Description = strings.TrimSpace(about + between + of.Description)
+				}
+				offers = append(offers, of)
+				t.add(o.rest(""))
+			}
+		default:
+			t.fail("type", "unsupported_value", "want function or namespace: palyrad's own tools are the agent's, model agent/NAME")
 		}
-		offers = append(offers, offer(t, t.must("name"), t.text("description"), t.raw("parameters"), t.yes("strict")))
 		f.add(t.rest(""))
 	}
 	return offers
+}
+
+// functionOf reads a function, in a namespace if that has a name.
+func functionOf(f *fields, space string) turn.Offer {
+	name := f.must("name")
+	if space != "" {
+		name = space + inSpace + name
+	}
+	return offer(f, name, f.text("description"), f.raw("parameters"), f.yes("strict"))
+}
+
+// toolsOf are tools as a response repeats them.
+func toolsOf(offers []turn.Offer) []object {
+	all := []object{}
+	for i, o := range offers {
+		if o.Namespace == "" {
+			all = append(all, toolOf(o))
+			continue
+		}
+		if i == 0 || offers[i-1].Namespace != o.Namespace {
+			all = append(all, object{"type": "namespace", "name": o.Namespace, "description": "", "tools": []object{}})
+		}
+		space := all[len(all)-1]
+		o.Name = strings.TrimPrefix(o.Name, o.Namespace+inSpace)
+		space["tools"] = append(space["tools"].([]object), toolOf(o))
+	}
+	return all
 }
 
 func toolOf(o turn.Offer) object {
@@ -258,6 +307,11 @@ func responseOptions(f *fields, r *turn.Request) {
 	r.CacheKey = f.text("prompt_cache_key")
 	r.Tools = responseTools(f)
 	choice(f, r, func(o *fields) string { return o.must("name") })
+	if text := f.raw("reasoning"); text != nil {
+		o := open("reasoning", text)
+		r.Effort = o.text("effort")
+		f.add(o.rest(""))
+	}
 	if text := f.raw("text"); text != nil {
 		t := open("text", text)
 		t.only("verbosity", `"medium"`)
@@ -302,14 +356,13 @@ func repeatRequest(echo object, r *turn.Request) {
 	if r.CacheKey != "" {
 		echo["prompt_cache_key"] = r.CacheKey
 	}
+	if r.Effort != "" {
+		echo["reasoning"] = object{"effort": r.Effort, "summary": nil}
+	}
 	if r.MaxTokens > 0 {
 		echo["max_output_tokens"] = r.MaxTokens
 	}
-	tools := []object{}
-	for _, o := range r.Tools {
-		tools = append(tools, toolOf(o))
-	}
-	echo["tools"], echo["parallel_tool_calls"] = tools, !r.OneCall
+	echo["tools"], echo["parallel_tool_calls"] = toolsOf(r.Tools), !r.OneCall
 	switch name, is := strings.CutPrefix(r.Choice, turn.ChoiceTool); {
 	case is:
 		echo["tool_choice"] = object{"type": "function", "name": name}
