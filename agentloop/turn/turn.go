@@ -53,7 +53,7 @@ const (
 // Request is a question.
 type Request struct {
 	System    string    `json:"system,omitempty"`
-	Messages  []Message `json:"messages,omitempty"` // at least one; the last is a user's or has results, but for System's behind it
+	Messages  []Message `json:"messages,omitempty"` // at least one; the last but System's is a user's or has results
 	Tools     []Offer   `json:"tools,omitempty"`
 	MaxTokens int64     `json:"max_tokens,omitempty"` // of the answer; 0: the provider's default, 8192 where it has none
 	// CacheKey is what a provider may use to find a prompt that begins in the same way.
@@ -65,9 +65,9 @@ type Request struct {
 	Choice      string   `json:"choice,omitempty"`      // of tools: "" as the model likes, or ChoiceNone, ChoiceAny, ChoiceTool and a name
 	OneCall     bool     `json:"one_call,omitempty"`    // it has one call at most
 	Format      *Format  `json:"format,omitempty"`      // its text is JSON
-	// Effort is how much it reasons, in a word that the provider knows: 1 to 16 of a-z; "": its default.
+	// Effort is how much it reasons, in a word of the provider's: 1 to 16 of a-z. "": its default.
 	Effort   string    `json:"effort,omitempty"`
-	Thinking *Thinking `json:"thinking,omitempty"` // nil: it thinks as it does without being told
+	Thinking *Thinking `json:"thinking,omitempty"` // nil: as it does untold
 	// Script is what the scripted provider answers; see Script. Others have none.
 	Script json.RawMessage `json:"script,omitempty"`
 	// Embed asks for vectors. A request that has it has nothing else.
@@ -137,7 +137,7 @@ type Result struct {
 // Offer is a tool that a model may call.
 type Offer struct {
 	Name        string          `json:"name"`                // 1 to 64 of a-z A-Z 0-9 _ -
-	Namespace   string          `json:"namespace,omitempty"` // the part of Name before "__" that the caller calls so; no provider is told
+	Namespace   string          `json:"namespace,omitempty"` // the caller's word for what Name has before "__"
 	Description string          `json:"description,omitempty"`
 	Schema      json.RawMessage `json:"schema"` // JSON Schema of an object
 	// Strict has the provider make sure that arguments follow the schema.

@@ -181,6 +181,11 @@ when { context.approved && (context.executable.name == "rev" || context.args.con
 func daemon(ctx context.Context, bin, dir, modules string) (end func(), err error) {
 	config := fmt.Sprintf("state.dir = %q\nlisten.socket = %q\nlisten.http = \"off\"\npolicy.dir = %q\n[workspaces.src]\npath = %q\nread_only = false\nmounts = [%q]\n",
 		filepath.Join(dir, "state"), filepath.Join(dir, "p.sock"), filepath.Join(dir, "policy"), filepath.Join(dir, "src"), modules)
+	models, err := scripted(dir)
+	if err != nil {
+		return nil, err
+	}
+	config += models
 	if err := errors.Join(os.Mkdir(filepath.Join(dir, "policy"), 0o700), os.Mkdir(filepath.Join(dir, "src"), 0o700),
 		os.WriteFile(filepath.Join(dir, "policy", "all.cedar"), []byte(policies), 0o600),
 		os.WriteFile(filepath.Join(dir, "palyrad.toml"), []byte(config), 0o600)); err != nil {

@@ -20,6 +20,7 @@ type agent struct {
 	name  string
 	start func(place, string) (*exec.Cmd, error) // with the address of the model's endpoint
 	steps func(file string) []step               // of its model, which writes a file; nil: it must print output
+	model string                                 // the name of its model at palyrad, where that asks it; "": it does so itself
 	print []string                               // parts of what it must print
 	exit  int                                    // its status
 }
@@ -27,7 +28,8 @@ type agent struct {
 // place says where everything is.
 type place struct {
 	bin, here, dir string
-	url            string // of palyrad's /mcp
+	url            string // of palyrad, over HTTP
+	token          string // for its /v1/
 	home           string // of one agent, empty at first
 }
 
@@ -71,8 +73,13 @@ func (p place) claude(model string, env []string, flags ...string) *exec.Cmd {
 
 // codex is Codex, at work in the workspace.
 func (p place) codex(model, more string, flags ...string) (*exec.Cmd, error) {
+	return p.codexWith("gpt-5.2-codex", model, "none", more, flags...)
+}
+
+// codexWith is Codex with this model, at the address.
+func (p place) codexWith(model, address, key, more string, flags ...string) (*exec.Cmd, error) {
 	err := os.WriteFile(filepath.Join(p.home, "config.toml"), fmt.Appendf(nil, `
-model = "gpt-5.2-codex"
+model = %q
 model_provider = "script"
 [model_providers.script]
 name = "script"
@@ -82,9 +89,9 @@ wire_api = "responses"
 request_max_retries = 0
 stream_max_retries = 0
 supports_websockets = false
-%s`, model+"/v1", more), 0o600)
+%s`, model, address+"/v1", more), 0o600)
 	c := p.command(filepath.Join(p.here, "node_modules", "@openai", "codex-linux-x64", "vendor", "x86_64-unknown-linux-musl", "bin", "codex"),
-		[]string{"CODEX_HOME=" + p.home, "SCRIPT_KEY=none"}, append(append([]string{"exec", "--skip-git-repo-check", "--json"}, flags...), "do it")...)
+		[]string{"CODEX_HOME=" + p.home, "SCRIPT_KEY=" + key}, append(append([]string{"exec", "--skip-git-repo-check", "--json"}, flags...), "do it")...)
 	c.Dir = filepath.Join(p.dir, "src")
 	return c, err
 }
@@ -117,11 +124,20 @@ var agents = []agent{
 	{name: "Claude Code, HTTP", steps: script, start: func(p place, model string) (*exec.Cmd, error) {
 		config := filepath.Join(p.home, "mcp.json")
 		return p.claude(model, nil, "--mcp-config", config, "--strict-mcp-config", "--allowedTools", "mcp__palyra"),
-			os.WriteFile(config, fmt.Appendf(nil, `{"mcpServers":{"palyra":{"type":"http","url":%q}}}`, p.url), 0o600)
+			os.WriteFile(config, fmt.Appendf(nil, `{"mcpServers":{"palyra":{"type":"http","url":%q}}}`, p.mcp()), 0o600)
 	}},
 	// Codex begins without a server that takes its time, unless it's required.
 	{name: "Codex, HTTP", steps: script, start: func(p place, model string) (*exec.Cmd, error) {
-		return p.codex(model, fmt.Sprintf("[mcp_servers.palyra]\nurl = %q\nrequired = true\nstartup_timeout_sec = 60\ndefault_tools_approval_mode = \"approve\"\n[features]\nshell_tool = false\n", p.url))
+		return p.codex(model, fmt.Sprintf("[mcp_servers.palyra]\nurl = %q\nrequired = true\nstartup_timeout_sec = 60\ndefault_tools_approval_mode = \"approve\"\n[features]\nshell_tool = false\n", p.mcp()))
+	}},
+	// As docs/OPENAI.md says: their models are palyrad's, too.
+	{name: "Claude Code, its model palyrad's", model: "for-claude", steps: script, start: func(p place, _ string) (*exec.Cmd, error) {
+		return p.claude(p.url, []string{"ANTHROPIC_API_KEY=", "ANTHROPIC_AUTH_TOKEN=" + p.token, "CLAUDE_CODE_DISABLE_EXPERIMENTAL_BETAS=1"}, "--model", "for-claude"),
+			p.setup("claude", "--own-tools-off", "--direct")
+	}},
+	{name: "Codex, its model palyrad's", model: "for-codex", steps: script, start: func(p place, _ string) (*exec.Cmd, error) {
+		c, err := p.codexWith("for-codex", p.url, p.token, "", "-c", `web_search="disabled"`, "-c", `model_reasoning_summary="none"`)
+		return c, errors.Join(err, p.setup("codex", "--own-tools-off", "--direct"))
 	}},
 	{name: "MCP inspector, tools/list", start: func(p place, _ string) (*exec.Cmd, error) { return p.inspect("--method", "tools/list"), nil },
 		print: []string{`"name": "exec"`, `"name": "fs_read_file"`, `"readOnlyHint": true`}},
@@ -129,7 +145,7 @@ var agents = []agent{
 		return p.inspect("--method", "tools/call", "--tool-name", "exec", "--tool-arg", "command=echo inspected"), nil
 	}, print: []string{`"outcome": "executed"`, `"stdout": "inspected\n"`}},
 	{name: "MCP inspector, HTTP", start: func(p place, _ string) (*exec.Cmd, error) {
-		return p.inspector(p.url, "--transport", "http", "--method", "tools/call", "--tool-name", "exec", "--tool-arg", "command=echo inspected"), nil
+		return p.inspector(p.mcp(), "--transport", "http", "--method", "tools/call", "--tool-name", "exec", "--tool-arg", "command=echo inspected"), nil
 	}, print: []string{`"outcome": "executed"`, `"stdout": "inspected\n"`}},
 	conforms("server-initialize", "2025-11-25"),
 	conforms("server-session-lifecycle", "2025-11-25"),
@@ -161,7 +177,7 @@ func conformsBut(scenario, version, passed string) agent {
 
 func (p place) conformance(scenario, version string, more ...string) *exec.Cmd {
 	return p.command(filepath.Join(p.here, "node_modules", ".bin", "conformance"), nil,
-		append([]string{"server", "--url", p.url, "--scenario", scenario, "--spec-version", version}, more...)...)
+		append([]string{"server", "--url", p.mcp(), "--scenario", scenario, "--spec-version", version}, more...)...)
 }
 
 func (p place) inspect(args ...string) *exec.Cmd { return p.inspector(append(p.server(), args...)...) }
@@ -170,7 +186,10 @@ func (p place) inspector(args ...string) *exec.Cmd {
 	return p.command(filepath.Join(p.here, "node_modules", ".bin", "mcp-inspector"), []string{"MCP_INSPECTOR_SECRET_STORE=memory"}, append([]string{"--cli"}, args...)...)
 }
 
-// relay makes palyrad's socket a port of the namespace, and returns the address of /mcp. palyrad
+// mcp is the address at which palyrad speaks MCP over HTTP.
+func (p place) mcp() string { return p.url + "/mcp" }
+
+// relay makes palyrad's socket a port of the namespace, and returns its address. palyrad
 // takes the user of this process for the caller.
 func relay(ctx context.Context, socket string) (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -198,7 +217,7 @@ func relay(ctx context.Context, socket string) (string, error) {
 			}
 		}
 	}()
-	return "http://" + l.Addr().String() + "/mcp", nil
+	return "http://" + l.Addr().String(), nil
 }
 
 // play has each agent do its part.
@@ -208,8 +227,12 @@ func play(ctx context.Context, bin, here, dir string) error {
 		return err
 	}
 	var found []error
+	token, err := tokenOf(ctx, filepath.Join(dir, "p.sock"))
+	if err != nil {
+		return err
+	}
 	for i, a := range slices.Concat(agents, servers) {
-		p := place{bin: bin, here: here, dir: dir, url: url, home: filepath.Join(dir, fmt.Sprint("home", i))}
+		p := place{bin: bin, here: here, dir: dir, url: url, token: token, home: filepath.Join(dir, home(i))}
 		if err := os.Mkdir(p.home, 0o700); err != nil {
 			return err
 		}
@@ -232,7 +255,7 @@ func (a *agent) do(ctx context.Context, p place) error {
 	if err != nil {
 		return err
 	}
-	file := filepath.Base(p.home) + ".txt"
+	file := fileOf(filepath.Base(p.home))
 	m := &model{}
 	if a.steps != nil {
 		m.steps = a.steps(file)
@@ -266,6 +289,11 @@ func (a *agent) do(ctx context.Context, p place) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if a.model != "" {
+		if m.heard, err = heard(ctx, filepath.Join(p.dir, "p.sock"), a.model); err != nil {
+			return err
+		}
+	}
 	if len(m.heard) != len(m.steps) || len(m.errors) > 0 {
 		return fmt.Errorf("its model heard of %d calls of %d: %q\n%s%s", len(m.heard), len(m.steps), m.errors, &out, &errs)
 	}

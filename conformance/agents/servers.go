@@ -88,7 +88,7 @@ func addServers(ctx context.Context, modules, socket string) error {
 // behind is the inspector at the tools of such a server.
 func behind(server, what string, print []string, args ...string) agent {
 	return agent{name: "MCP server " + server + " behind palyrad, " + what, start: func(p place, _ string) (*exec.Cmd, error) {
-		return p.inspector(append([]string{p.url + "/" + server, "--transport", "http", "--method"}, args...)...), nil
+		return p.inspector(append([]string{p.mcp() + "/" + server, "--transport", "http", "--method"}, args...)...), nil
 	}, print: print}
 }
 
@@ -103,7 +103,7 @@ func refused(a agent) agent {
 // other one, and for one of them that passes. Their checks that do pass are in the total.
 var suite = agent{name: "MCP conformance suite, a server behind palyrad", start: func(p place, _ string) (*exec.Cmd, error) {
 	return p.command(filepath.Join(p.here, "node_modules", ".bin", "conformance"), nil,
-		"server", "--url", p.url+"/suite", "--suite", "all", "--spec-version", "2026-07-28", "--expected-failures", filepath.Join(p.here, "expected.yml")), nil
+		"server", "--url", p.mcp()+"/suite", "--suite", "all", "--spec-version", "2026-07-28", "--expected-failures", filepath.Join(p.here, "expected.yml")), nil
 }, print: []string{suiteTotal}}
 
 const suiteTotal = "Total: 125 passed, 13 failed"
