@@ -1,6 +1,7 @@
 // Drives palyrad with Anthropic's client for JavaScript. Prints "ok NAME" for each part.
 import assert from "node:assert/strict";
 import Anthropic from "@anthropic-ai/sdk";
+import { betaTool } from "@anthropic-ai/sdk/helpers/beta/json-schema";
 
 const [url, apiKey] = process.argv.slice(2);
 const baseURL = new URL("..", url).href.replace(/\/$/, "");
@@ -34,6 +35,16 @@ const parts = {
     const said = client.messages.stream({ model: "real", max_tokens: 100, messages: [user("hello")] }).on("text", (t) => text.push(t));
     assert.equal((await said.finalMessage()).content[0].text, "You said hello.");
     assert.equal(text.join(""), "You said hello.");
+  },
+
+  // What the client has as beta: it says so in the query, and runs tools itself.
+  async beta() {
+    const q = { model: "real", max_tokens: 100 };
+    const m = await client.beta.messages.create({ ...q, betas: ["effort-2025-11-24"], output_config: { effort: "low" }, messages: [user("hello"), { role: "system", content: "Be brief." }] });
+    assert.equal(m.content[0].text, "You said hello.");
+    const weather = betaTool({ name: "get_weather", description: "", inputSchema: tools[0].input_schema, run: ({ city }) => (assert.equal(city, "Oslo"), "21") });
+    const last = await client.beta.messages.toolRunner({ ...q, tools: [weather], messages: [user("weather?")] });
+    assert.equal(last.content[0].text, "It is 21 degrees.");
   },
 
   async errors() {

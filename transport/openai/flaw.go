@@ -55,6 +55,10 @@ func (f *flaw) object() object {
 	return o
 }
 
+// noThreads is the code of a refusal of a conversation that the server is to hold. Anthropic's tool
+// runner sends all of it then.
+const noThreads = "thread_unsupported_request"
+
 // anthropicKinds are the types of errors that /v1/messages has, by status.
 var anthropicKinds = map[int]string{400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
 	413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error", 504: "timeout_error"}
@@ -75,7 +79,11 @@ func (f *flaw) document(path string) object {
 	if f.param != "" {
 		text = f.param + ": " + text
 	}
-	return object{"type": "error", "error": object{"type": kind, "message": text}}
+	o := object{"type": kind, "message": text}
+	if f.code == noThreads {
+		o["details"] = object{"error_code": f.code, "unsupported": []string{f.param}}
+	}
+	return object{"type": "error", "error": o}
 }
 
 // answer answers a request with the error.

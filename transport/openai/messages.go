@@ -94,6 +94,9 @@ func (x *exchange) readMessages() (*messagesRequest, error) {
 			q.request.CacheKey = "palyra" // a provider that has keys finds the prompt by its beginning all the same
 		}
 	}
+	if f.raw("thread") != nil {
+		f.fail("thread", noThreads, "it isn't supported: send the conversation whole")
+	}
 	f.only("service_tier", `"auto"`, `"standard_only"`)
 	if err := f.rest(where); err != nil {
 		return nil, err

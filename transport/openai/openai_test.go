@@ -161,6 +161,7 @@ func TestRefused(t *testing.T) {
 		{pathMessages, `{"model":"main","max_tokens":1,"messages":[{"role":"user","content":"a"}],"thinking":{"type":"deep"}}`, "thinking.type"},
 		{pathMessages, `{"model":"agent","max_tokens":1,"messages":[{"role":"user","content":"a"}],"thinking":{"type":"adaptive"}}`, "thinking"},
 		{pathMessages, `{"model":"main","max_tokens":1,"messages":[{"role":"user","content":"a"}],"output_config":{"format":{}}}`, "output_config.format"},
+		{pathMessages, `{"model":"main","max_tokens":1,"messages":[{"role":"user","content":"a"}],"thread":{"type":"create"}}`, "thread"},
 		{pathResponses, `{"model":"main","input":"a","reasoning":{"summary":"auto"}}`, "reasoning.summary"},
 		{pathResponses, `{"model":"main","input":"a","client_metadata":"b"}`, "client_metadata"},
 		{pathMessages, `{"model":"main","max_tokens":1,"messages":[{"role":"user","content":[{"type":"image"}]}]}`, "messages[0].content[0].type"},
