@@ -274,6 +274,27 @@ func (d *daemon) metrics(w io.Writer) {
 		gauge("palyra_certificate_proven", "1 if it proves every claim about tier C.", bit(said == policy.CertificateProven))
 	}
 	d.core.meter.write(w)
+	if d.core.local != nil {
+		writeTurns(w, slices.Collect(maps.Keys(d.cfg.Load().Models)), d.core.local.Turns())
+	}
+}
+
+// writeTurns writes what turns of models took. Each declared model is there from the beginning.
+func writeTurns(w io.Writer, declared []string, took map[string]store.Usage) {
+	for _, name := range declared {
+		took[name] = took[name].And(store.Usage{})
+	}
+	family := func(name, help string, of func(store.Usage) any) {
+		fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s counter\n", name, help, name)
+		for _, model := range slices.Sorted(maps.Keys(took)) {
+			fmt.Fprintf(w, "%s{model=%q} %v\n", name, model, of(took[model]))
+		}
+	}
+	family("palyra_model_turns_total", "Turns of models that ended.", func(u store.Usage) any { return u.Turns })
+	family("palyra_model_input_tokens_total", "Tokens of their questions.", func(u store.Usage) any { return u.Input })
+	family("palyra_model_cached_tokens_total", "Of these, those that the provider had.", func(u store.Usage) any { return u.Cached })
+	family("palyra_model_output_tokens_total", "Tokens of their answers.", func(u store.Usage) any { return u.Output })
+	family("palyra_model_cost_total", "What they cost, in the unit of price_input.", func(u store.Usage) any { return float64(u.Cost) / 1e6 })
 }
 
 // writePools writes the amount of each counted resource that requests hold.

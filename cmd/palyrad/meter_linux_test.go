@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -61,5 +62,44 @@ func TestBudgetAndMetrics(t *testing.T) {
 	}
 	if strings.Contains(string(b), "palyra_journal_append_seconds_count 0\n") {
 		t.Error("no append was counted")
+	}
+}
+
+// TestModelMetrics: what turns of a model took stands in /metrics, from the beginning.
+func TestModelMetrics(t *testing.T) {
+	r := newPlace(t, "[models.first]\nprovider = \"scripted\"\n[limits]\nrequests_per_second = 0\n").start()
+	metrics := func() string {
+		resp, err := r.client().Get("http://localhost/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		b, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	if m := metrics(); !strings.Contains(m, "palyra_model_turns_total{model=\"first\"} 0\n") {
+		t.Errorf("before the first turn:\n%s", m)
+	}
+	resp, err := r.client().Post("http://localhost/v1/messages", "application/json", strings.NewReader(`{"model":"first","max_tokens":100,"messages":[{"role":"user","content":"hello"}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Fatalf("%s\n%s", resp.Status, r.log)
+	}
+	var u hub.Usage
+	if r.must(200, "GET", "/api/v1/usage", "", &u); u.Total.Turns != 1 || u.Total.Input == 0 || u.Total.Output == 0 {
+		t.Errorf("%+v", u)
+	}
+	m := metrics()
+	for _, want := range []string{`turns_total{model="first"} 1`, fmt.Sprintf(`input_tokens_total{model="first"} %d`, u.Total.Input), `cached_tokens_total{model="first"} 0`,
+		fmt.Sprintf(`output_tokens_total{model="first"} %d`, u.Total.Output), `cost_total{model="first"} 0`} {
+		if !strings.Contains(m, "palyra_model_"+want+"\n") {
+			t.Errorf("no %s in /metrics: %+v\n%s", want, u.Total, m)
+		}
 	}
 }

@@ -467,6 +467,10 @@ func (h *Hub) Pools() []budget.Account {
 	return append(append(h.k.Budgets().Pools(), h.pools.all()...), h.runs.BackgroundPlaces(), h.notices.places)
 }
 
+// Turns returns what turns of models took that ended since the hub was opened, by model, for
+// metrics.
+func (h *Hub) Turns() map[string]store.Usage { return h.runs.Turns() }
+
 // caller returns a Caller as the kernel knows it, for decisions without a call.
 func (h *Hub) caller(c hub.Caller) (kernel.Caller, error) {
 	e, err := h.entity(c.User)

@@ -190,12 +190,13 @@ type Engine struct {
 	die  context.CancelFunc
 
 	mu     sync.Mutex
-	lines  *session.Lines    // guarded by mu
-	jobs   map[string]*job   // of runs that have not ended; guarded by mu
-	labels map[string]*label // by session, of those with runs that made calls; guarded by mu
-	closed bool              // guarded by mu
-	denied bool              // guarded by mu; see DenyNew
-	seen   uint64            // guarded by mu; the journal was at least as long, in entries
+	lines  *session.Lines         // guarded by mu
+	jobs   map[string]*job        // of runs that have not ended; guarded by mu
+	labels map[string]*label      // by session, of those with runs that made calls; guarded by mu
+	closed bool                   // guarded by mu
+	denied bool                   // guarded by mu; see DenyNew
+	turns  map[string]store.Usage // guarded by mu; what turns took that have ended, by model
+	seen   uint64                 // guarded by mu; the journal was at least as long, in entries
 }
 
 // Open resolves what an earlier process left and starts the runs that had been
@@ -225,7 +226,7 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	cfg.Approvals.TestOnlyStep = cfg.TestOnlyStep
 	e := &Engine{
 		cfg: cfg, store: cfg.Store, step: cfg.TestOnlyStep, tapes: newTapes(cfg.Store, cfg.Readers),
-		lines: session.NewLines(cfg.Bounds), jobs: make(map[string]*job), labels: make(map[string]*label), denied: cfg.Hold,
+		lines: session.NewLines(cfg.Bounds), jobs: make(map[string]*job), labels: make(map[string]*label), turns: make(map[string]store.Usage), denied: cfg.Hold,
 	}
 	e.approvals = approval.NewHub(&book{e}, cfg.Approvals)
 	e.dead, e.die = context.WithCancel(context.Background())

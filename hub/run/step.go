@@ -88,6 +88,9 @@ func (e *Engine) endStep(j *job, res result) op {
 	j.current, j.turn, res.Inputs = nil, nil, j.told
 	e.mu.Lock()
 	e.seen = max(e.seen, res.seen)
+	if turn != nil && res.turn != nil {
+		e.turns[res.turn.Model] = e.turns[res.turn.Model].And(*res.turn)
+	}
 	e.mu.Unlock()
 	calls, bytes, plan := j.use.Calls, j.budget.Bytes-j.left.n.Load(), j.plan
 	return func(tx *store.Tx, r *store.Run) error {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"time"
 
 	"palyra/agentloop"
@@ -97,6 +98,13 @@ func countEnded(tx *store.Tx, r *store.Run, p *plan, begun, took *store.Usage) e
 	u := took.Less(*begun)
 	u.Day, u.Model = begun.Day, begun.Model
 	return tx.CountUsage(p.spends(r.Session), r.Principal, u)
+}
+
+// Turns returns what turns took that ended since the engine was opened, by model.
+func (e *Engine) Turns() map[string]store.Usage {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return maps.Clone(e.turns)
 }
 
 // over returns why no further turn of a run is made, nil if one may be.

@@ -28,6 +28,14 @@ func (u Usage) Less(o Usage) Usage {
 	return u
 }
 
+// And returns u with o, of the same model, up to MaxUsage.
+func (u Usage) And(o Usage) Usage {
+	sum := func(a, b int64) int64 { return min(a+b, MaxUsage) }
+	u.Turns, u.Sized, u.Input, u.Cached = sum(u.Turns, o.Turns), sum(u.Sized, o.Sized), sum(u.Input, o.Input), sum(u.Cached, o.Cached)
+	u.Output, u.Reasoning, u.Cost = sum(u.Output, o.Output), sum(u.Reasoning, o.Reasoning), sum(u.Cost, o.Cost)
+	return u
+}
+
 // MaxUsage is the most that a number of a Usage comes to: beyond it nothing is added, so that sums
 // of a few hundred don't overflow.
 const MaxUsage = 1 << 52
