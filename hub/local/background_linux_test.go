@@ -590,8 +590,9 @@ func TestBackgroundApproval(t *testing.T) {
 	if _, err := hub.RevokeGrant.Do(t.Context(), h, h.owner, grants.Items[0].ID); err != nil {
 		t.Fatal(err)
 	}
-	if n := len(withWord("sleep\x00" + w)); n < 2 || h.read(c, next).State != hub.RunInProgress {
-		t.Errorf("%d run on", n)
+	waitFor(t, func() bool { return len(withWord("sleep\x00"+w)) >= 2 }) // the one that has just begun
+	if r := h.read(c, next); r.State != hub.RunInProgress {
+		t.Errorf("%+v", r)
 	}
 	for _, id := range []string{id, next} {
 		if _, err := hub.CancelRun.Do(t.Context(), h, c, id); err != nil {
