@@ -196,8 +196,30 @@ func js[T any](expression string) chromedp.Action[T] { return chromedp.Evaluate[
 
 // goTo, click and shown take an address or a CSS selector.
 func goTo(address string) action   { return chromedp.Navigate(address) }
-func click(selector string) action { return chromedp.Click(chromedp.CSS(selector)) }
 func shown(selector string) action { return chromedp.WaitVisible(chromedp.CSS(selector)) }
+
+// click waits until the page is whole: before that it moves under the pointer. What a script puts in
+// another's place meanwhile is looked for again.
+func click(selector string) action {
+	whole := chromedp.Evaluate[bool]("document.readyState === 'complete'")
+	press := chromedp.Click(chromedp.CSS(selector))
+	return func(ctx context.Context, t *chromedp.Target) (none chromedp.Void, err error) {
+		tick := time.NewTicker(50 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			if ok, err := whole(ctx, t); err == nil && ok { // an error: the page is about to change
+				if _, err = press(ctx, t); err == nil || !strings.Contains(err.Error(), "Could not find node") {
+					return none, err
+				}
+			}
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return none, fmt.Errorf("click on %s: %w", selector, ctx.Err())
+			}
+		}
+	}
+}
 
 func mainText(t *testing.T, ctx context.Context) string {
 	t.Helper()
