@@ -81,7 +81,7 @@ const (
 	ChoiceTool = "tool/" // and a tool's name: call this one
 )
 
-// Thinking has a model of Messages think before it answers. What it thinks comes as opaque items.
+// Thinking has a model of Messages think before it answers. Its thoughts come as opaque items.
 type Thinking struct {
 	Budget  int64  `json:"budget,omitempty"`  // most tokens of it; 0: the model chooses ("adaptive")
 	Display string `json:"display,omitempty"` // how much of it comes, in a word that the provider knows; "": its default

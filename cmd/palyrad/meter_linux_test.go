@@ -12,6 +12,21 @@ import (
 	"palyra/hub"
 )
 
+// metrics returns /metrics.
+func (r *running) metrics() string {
+	r.t.Helper()
+	resp, err := r.client().Get("http://localhost/metrics")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		r.t.Fatalf("metrics: %s, %v", resp.Status, err)
+	}
+	return string(b)
+}
+
 // TestBudgetAndMetrics: what a run may use is the configuration's, and what the
 // gate did stands in /metrics.
 func TestBudgetAndMetrics(t *testing.T) {
@@ -45,22 +60,14 @@ func TestBudgetAndMetrics(t *testing.T) {
 	if at := slices.IndexFunc(d.Findings, func(f hub.Finding) bool { return f.Name == "keys" }); at < 0 || d.Findings[at].Answer != "no" || d.Findings[at].Fix == "" || !strings.Contains(d.Findings[at].Detail, "since the first use by ") || !slices.Contains(d.Missing, "keys") {
 		t.Errorf("plain keys: %+v; missing %q", d.Findings, d.Missing)
 	}
-	resp, err := r.client().Get("http://localhost/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := r.metrics()
 	for _, want := range []string{`palyra_decisions_total{effect="allow"} 2`, `palyra_calls_total{tier="c",outcome="executed"} 2`,
 		`palyra_execution_seconds_count{tier="c"} 2`, `palyra_approval_wait_seconds_count 0`} {
-		if !strings.Contains(string(b), want+"\n") {
+		if !strings.Contains(m, want+"\n") {
 			t.Errorf("no %s in /metrics", want)
 		}
 	}
-	if strings.Contains(string(b), "palyra_journal_append_seconds_count 0\n") {
+	if strings.Contains(m, "palyra_journal_append_seconds_count 0\n") {
 		t.Error("no append was counted")
 	}
 }
@@ -68,19 +75,7 @@ func TestBudgetAndMetrics(t *testing.T) {
 // TestModelMetrics: what turns of a model took stands in /metrics, from the beginning.
 func TestModelMetrics(t *testing.T) {
 	r := newPlace(t, "[models.first]\nprovider = \"scripted\"\n[limits]\nrequests_per_second = 0\n").start()
-	metrics := func() string {
-		resp, err := r.client().Get("http://localhost/metrics")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		b, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(b)
-	}
-	if m := metrics(); !strings.Contains(m, "palyra_model_turns_total{model=\"first\"} 0\n") {
+	if m := r.metrics(); !strings.Contains(m, "palyra_model_turns_total{model=\"first\"} 0\n") {
 		t.Errorf("before the first turn:\n%s", m)
 	}
 	resp, err := r.client().Post("http://localhost/v1/messages", "application/json", strings.NewReader(`{"model":"first","max_tokens":100,"messages":[{"role":"user","content":"hello"}]}`))
@@ -95,7 +90,7 @@ func TestModelMetrics(t *testing.T) {
 	if r.must(200, "GET", "/api/v1/usage", "", &u); u.Total.Turns != 1 || u.Total.Input == 0 || u.Total.Output == 0 {
 		t.Errorf("%+v", u)
 	}
-	m := metrics()
+	m := r.metrics()
 	for _, want := range []string{`turns_total{model="first"} 1`, fmt.Sprintf(`input_tokens_total{model="first"} %d`, u.Total.Input), `cached_tokens_total{model="first"} 0`,
 		fmt.Sprintf(`output_tokens_total{model="first"} %d`, u.Total.Output), `cost_total{model="first"} 0`} {
 		if !strings.Contains(m, "palyra_model_"+want+"\n") {

@@ -359,19 +359,7 @@ func (r *running) until(what string, ok func(hub.Status) bool) {
 // held is what requests hold of a budget, by the metrics.
 func (r *running) held(budget string) (n int64) {
 	r.t.Helper()
-	resp, err := r.client().Get("http://localhost/metrics")
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		r.t.Fatalf("metrics: %d", resp.StatusCode)
-	}
-	var b strings.Builder
-	if err := resp.Write(&b); err != nil {
-		r.t.Fatal(err)
-	}
-	_, after, _ := strings.Cut(b.String(), fmt.Sprintf("\npalyra_budget_held{budget=%q} ", budget))
+	_, after, _ := strings.Cut(r.metrics(), fmt.Sprintf("\npalyra_budget_held{budget=%q} ", budget))
 	fmt.Sscan(after, &n)
 	return n
 }

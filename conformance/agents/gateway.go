@@ -15,7 +15,7 @@ import (
 )
 
 // Agents whose models are palyrad's, too: it answers at /v1/, and the scripted provider plays the
-// script. What their models heard is in palyrad's runs.
+// script. palyrad's runs have the results that their models heard.
 
 // home is the name of the folder of agent number i.
 func home(i int) string { return fmt.Sprint("home", i) }

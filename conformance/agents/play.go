@@ -189,8 +189,8 @@ func (p place) inspector(args ...string) *exec.Cmd {
 // mcp is the address at which palyrad speaks MCP over HTTP.
 func (p place) mcp() string { return p.url + "/mcp" }
 
-// relay makes palyrad's socket a port of the namespace, and returns its address. palyrad
-// takes the user of this process for the caller.
+// relay makes palyrad's socket a port of the namespace, and returns its address. palyrad takes the
+// user of this process for the caller.
 func relay(ctx context.Context, socket string) (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -198,8 +198,8 @@ func js[T any](expression string) chromedp.Action[T] { return chromedp.Evaluate[
 func goTo(address string) action   { return chromedp.Navigate(address) }
 func shown(selector string) action { return chromedp.WaitVisible(chromedp.CSS(selector)) }
 
-// click waits until the page is whole: before that it moves under the pointer. What a script puts in
-// another's place meanwhile is looked for again.
+// click waits until the page is whole: before that it moves under the pointer. It looks again for an
+// element that a script has replaced meanwhile.
 func click(selector string) action {
 	whole := chromedp.Evaluate[bool]("document.readyState === 'complete'")
 	press := chromedp.Click(chromedp.CSS(selector))
