@@ -23,15 +23,15 @@ type machine struct {
 // newest kernel plays. See cells in cells_linux.go.
 var mostParts = []string{"facts", "contract", "rooted", "cgroup", "pool", "nouserns", "vsock"}
 
-// machines in the order to play them: two at once, and the short ones at the ends. Each turn has
-// systemd, and a kernel before 6.12 or arm64.
+// machines in the order to play them: two at once, and the long ones first. Each turn has systemd,
+// and a kernel before 6.12 or arm64.
 var machines = []machine{
-	{name: "bullseye-5.10", suite: "bullseye", arch: "amd64", flavour: "cloud-amd64", parts: []string{"facts"}},
-	{name: "bookworm-6.1", suite: "bookworm", arch: "amd64", flavour: "cloud-amd64", turns: []int{1}, parts: mostParts},
-	{name: "trixie-6.12", suite: "trixie", arch: "amd64", flavour: "cloud-amd64", turns: []int{2}, parts: append(mostParts, "warm")},
 	{name: "trixie-systemd", suite: "trixie", arch: "amd64", flavour: "cloud-amd64", turns: []int{1}, service: true, clock: true},
 	{name: "bookworm-systemd", suite: "bookworm", arch: "amd64", flavour: "cloud-amd64", turns: []int{2, 0}, service: true},
+	{name: "bookworm-6.1", suite: "bookworm", arch: "amd64", flavour: "cloud-amd64", turns: []int{1}, parts: mostParts},
+	{name: "trixie-6.12", suite: "trixie", arch: "amd64", flavour: "cloud-amd64", turns: []int{2}, parts: append(mostParts, "warm")},
 	{name: "trixie-6.12-arm64", suite: "trixie", arch: "arm64", flavour: "cloud-arm64", turns: []int{0}, parts: []string{"facts", "contract"}},
+	{name: "bullseye-5.10", suite: "bullseye", arch: "amd64", flavour: "cloud-amd64", parts: []string{"facts"}},
 }
 
 // root names the disk; machines of one name share it.
