@@ -68,7 +68,7 @@ func (c *traced) layers() int {
 // than 10/git-hook. An exchange during an approval is a race, whose loser says nothing of a layer.
 // What stops a call with hosts is palyra-egress, of which nothing can be turned off.
 func untraced(c *attackCase) bool {
-	return c.alone || c.hosts || c.number == 90 || c.id() == "10/flood" || c.name == operandExchange
+	return c.alone || c.waits || c.hosts || c.number == 90 || c.id() == "10/flood" || c.name == operandExchange
 }
 
 // attribute brings the file up to date for some knobs, "" being none: all layers.
@@ -131,7 +131,7 @@ func attribute(c config, path string, knobs []string) error {
 		}
 		b.bare = slices.Contains(strings.Split(k, "+"), knob.Mount)
 		var got []record
-		b.work(jobs, c.tiers, max(1, c.jobs), func(rs []record) { got = append(got, rs...) })
+		b.work(c.tiers, func(rs []record) { got = append(got, rs...) }, pool{jobs, max(1, c.jobs), true})
 		a.take(k, got)
 		open := 0
 		for i := range got {

@@ -65,12 +65,16 @@ func (b *battery) controlsOf(c *attackCase) map[string]*observation {
 }
 
 // plays reports whether it's the user's turn. Two turns that follow each other make all attempts.
+// A case that runs alone has its modes in one turn: its control takes longest, and is made once.
 func (b *battery) plays(c *attackCase, u *user, mode string) bool {
 	if b.turn < 0 || b.alone {
 		return true
 	}
 	h := fnv.New32a()
-	h.Write([]byte(c.id() + " " + mode))
+	h.Write([]byte(c.id()))
+	if !c.alone {
+		h.Write([]byte(" " + mode))
+	}
 	roots := (h.Sum32()>>24+uint32(b.turn))%2 == 0
 	return roots == (u.name == "root")
 }
@@ -156,17 +160,22 @@ func run(c config) (bool, error) {
 	for i, ac := range cases() {
 		order[ac.id()] = i
 	}
-	var jobs, alone []job
+	var beside, waiting, alone pool
+	beside.atOnce, waiting.atOnce, alone.atOnce = max(1, c.jobs), 1, 1
+	beside.lazy, waiting.lazy = true, true
 	for _, ac := range cases() {
 		if !selected(c.cases, &ac) {
 			continue
 		}
+		p := &beside
+		switch {
+		case ac.alone:
+			p = &alone
+		case ac.waits:
+			p = &waiting
+		}
 		for _, u := range users {
-			if ac.alone {
-				alone = append(alone, job{ac, u})
-			} else {
-				jobs = append(jobs, job{ac, u})
-			}
+			p.jobs = append(p.jobs, job{ac, u})
 		}
 	}
 	add := func(rs []record) {
@@ -174,9 +183,9 @@ func run(c config) (bool, error) {
 			res.add(&rs[i], expected)
 		}
 	}
-	b.work(jobs, c.tiers, max(1, c.jobs), add)
-	b.work(alone, c.tiers, 1, add)
-	b.again(&res, slices.Concat(jobs, alone), expected)
+	b.work(c.tiers, add, beside, waiting)
+	b.work(c.tiers, add, alone)
+	b.again(&res, slices.Concat(beside.jobs, waiting.jobs, alone.jobs), expected)
 	slices.SortStableFunc(res.Records, func(x, y record) int { return order[x.Case] - order[y.Case] })
 	fmt.Printf("%d run, %d passed, %d inconclusive (%d not expected), %d open, %d hung, %d failed; %d not applicable\n",
 		res.Run, res.Passed, res.Inconclusive, res.Unexpected, res.Open, res.Hung, res.Failed, res.NotApplicable)
@@ -281,37 +290,48 @@ type job struct {
 	u *user
 }
 
-// lazily is the slack (PR_SET_TIMERSLACK(2const)) of attempts that are made several at once: the
+// pool is jobs that are done so many at once.
+type pool struct {
+	jobs   []job
+	atOnce int
+	lazy   bool // see lazily
+}
+
+// lazily is the slack (PR_SET_TIMERSLACK(2const)) of attempts that aren't made alone: the
 // kernel may wake their programs so much later than asked. Most of their work is to start Go
 // programs, which sleep for 3 and 20 µs again and again; it takes a sixth less of a virtual
 // machine's processor so.
 const lazily = time.Millisecond
 
-// work does jobs, so many at once, and hands over their results.
-func (b *battery) work(jobs []job, tiers []string, atOnce int, add func([]record)) {
-	next := make(chan job)
+// work does the jobs of pools beside each other, and hands over their results.
+func (b *battery) work(tiers []string, add func([]record), pools ...pool) {
 	var mu sync.Mutex // guards add
 	var wg sync.WaitGroup
-	for i := range atOnce {
+	for number, p := range pools {
+		next := make(chan job)
 		wg.Go(func() {
-			if atOnce > 1 {
-				runtime.LockOSThread() // it ends with the goroutine; children have its slack
-				_ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(lazily), 0, 0, 0)
-			}
-			for j := range next {
-				u := *j.u // a state directory serves one at a time
-				u.state += "-" + strconv.Itoa(i)
-				rs := b.do(&j.c, &u, tiers)
-				mu.Lock()
-				add(rs)
-				mu.Unlock()
+			defer close(next)
+			for _, j := range p.jobs {
+				next <- j
 			}
 		})
+		for i := range p.atOnce {
+			wg.Go(func() {
+				if p.lazy {
+					runtime.LockOSThread() // it ends with the goroutine; children have its slack
+					_ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(lazily), 0, 0, 0)
+				}
+				for j := range next {
+					u := *j.u // a state directory serves one at a time
+					u.state += fmt.Sprintf("-%d-%d", number, i)
+					rs := b.do(&j.c, &u, tiers)
+					mu.Lock()
+					add(rs)
+					mu.Unlock()
+				}
+			})
+		}
 	}
-	for _, j := range jobs {
-		next <- j
-	}
-	close(next)
 	wg.Wait()
 }
 
@@ -478,7 +498,7 @@ func (b *battery) build(to, built, pkg string, flags ...string) error {
 		}
 		return os.WriteFile(to, program, 0o755)
 	}
-	build := exec.Command("go", append(append([]string{"build", "-trimpath", "-o", to}, flags...), pkg)...)
+	build := exec.Command("go", append(append([]string{"build", "-trimpath", "-ldflags=-s -w", "-o", to}, flags...), pkg)...) // each call seals its program
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w\n%s", pkg, err, out)

@@ -20,6 +20,7 @@ type attackCase struct {
 	perTier bool   // the control differs by tier
 	hosts   bool   // the call may reach some
 	alone   bool   // it takes what all share: processors, memory, processes of a user
+	waits   bool   // it takes time and nothing else
 	stage   func(s *stage) (scene, error)
 }
 
@@ -144,8 +145,12 @@ func cases() []attackCase {
 		all = append(all, f()...)
 	}
 	for i := range all {
-		// These count processes and time, or look for the leftovers of others.
-		all[i].alone = all[i].alone || all[i].number >= 79 && all[i].number <= 87
+		switch n := all[i].number; {
+		case n == 84 || n == 87:
+			all[i].waits = true
+		case n >= 79 && n <= 86:
+			all[i].alone = true // they count processes and time
+		}
 	}
 	return all
 }
