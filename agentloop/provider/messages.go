@@ -15,8 +15,15 @@ func messagesBody(model string, r *turn.Request) object {
 		b["max_tokens"] = r.MaxTokens
 	}
 	sampling(b, r)
+	config := object{}
 	if r.Effort != "" {
-		b["output_config"] = object{"effort": r.Effort}
+		config["effort"] = r.Effort
+	}
+	if r.Format != nil {
+		config["format"] = object{"type": "json_schema", "schema": r.Format.Schema}
+	}
+	if len(config) > 0 {
+		b["output_config"] = config
 	}
 	if t := r.Thinking; t != nil {
 		o := object{"type": "adaptive"}
@@ -48,7 +55,11 @@ func messagesBody(model string, r *turn.Request) object {
 	if len(r.Tools) > 0 {
 		var tools []object
 		for _, o := range r.Tools {
-			tools = append(tools, tool(object{"name": o.Name, "input_schema": o.Schema}, o))
+			t := tool(object{"name": o.Name, "input_schema": o.Schema}, o)
+			if o.Strict {
+				t["strict"] = true
+			}
+			tools = append(tools, t)
 		}
 		mark(tools[len(tools)-1])
 		b["tools"] = tools

@@ -208,11 +208,11 @@ func TestEncode(t *testing.T) {
 	for dialect, made := range map[string]*turn.Request{
 		turn.Responses: {Temperature: &half, TopP: &half, Choice: turn.ChoiceTool + "a", OneCall: true, Format: &turn.Format{Name: "n", Description: "d", Schema: json.RawMessage(`{"type":"object"}`), Strict: true}},
 		turn.Chat:      {Temperature: &half, TopP: &half, Stop: []string{"\n"}, Choice: turn.ChoiceTool + "a", OneCall: true, Format: &turn.Format{Schema: json.RawMessage(`{"type":"object"}`)}},
-		turn.Messages:  {Temperature: &half, TopP: &half, Stop: []string{"\n"}, Choice: turn.ChoiceTool + "a", OneCall: true, Thinking: &turn.Thinking{Budget: 1024, Display: "omitted"}},
+		turn.Messages:  {Temperature: &half, TopP: &half, Stop: []string{"\n"}, Choice: turn.ChoiceTool + "a", OneCall: true, Format: &turn.Format{Name: "n", Schema: json.RawMessage(`{"type":"object"}`)}, Thinking: &turn.Thinking{Budget: 1024, Display: "omitted"}},
 	} {
 		made.Effort = "high"
 		made.Messages = []turn.Message{small.Messages[0], {Role: turn.System, Parts: []turn.Part{{Text: "Be kind."}, {Text: "Be brief."}}}}
-		made.Tools = []turn.Offer{{Name: "a", Schema: json.RawMessage(`{}`), Strict: dialect != turn.Messages}}
+		made.Tools = []turn.Offer{{Name: "a", Schema: json.RawMessage(`{}`), Strict: true}}
 		q, err := Encode(dialect, "m", made)
 		if err != nil {
 			t.Fatal(err)
@@ -234,7 +234,7 @@ func TestEncode(t *testing.T) {
 	}
 	for dialect, r := range map[string]*turn.Request{turn.Responses: {Messages: small.Messages, Stop: []string{"a"}}, turn.Messages: {Messages: small.Messages, Format: new(turn.Format)},
 		turn.Responses + " ": {Messages: small.Messages, Thinking: new(turn.Thinking)}, turn.Chat: {Messages: small.Messages, Thinking: new(turn.Thinking)},
-		turn.Messages + " ": {Messages: small.Messages, Tools: []turn.Offer{{Name: "a", Schema: json.RawMessage(`{}`), Strict: true}}}} {
+		turn.Messages + " ": {Messages: small.Messages, Format: &turn.Format{Description: "d", Schema: json.RawMessage(`{}`)}}} {
 		if _, err := Encode(strings.TrimSpace(dialect), "m", r); err == nil {
 			t.Errorf("%s: it's taken", dialect)
 		}

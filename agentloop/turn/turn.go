@@ -292,9 +292,9 @@ func (r *Request) Fits(dialect string) error {
 		is      bool
 		dialect string
 		member  string
-	}{{len(r.Stop) > 0, Responses, "stop"}, {r.Format != nil, Messages, "format"}, {r.Embed != nil, Messages, "embed"},
-		{r.Thinking != nil, Responses, "thinking"}, {r.Thinking != nil, Chat, "thinking"},
-		{slices.ContainsFunc(r.Tools, func(o Offer) bool { return o.Strict }), Messages, "strict"}} {
+	}{{len(r.Stop) > 0, Responses, "stop"}, {r.Format != nil && r.Format.Schema == nil, Messages, "a format without a schema"},
+		{r.Format != nil && r.Format.Description != "", Messages, "a format's description"}, {r.Embed != nil, Messages, "embed"},
+		{r.Thinking != nil, Responses, "thinking"}, {r.Thinking != nil, Chat, "thinking"}} {
 		if no.is && no.dialect == dialect {
 			return fault.New(fault.Usage, "invalid_input", "ask model", fmt.Errorf("%s: models of the provider %q have none", no.member, dialect))
 		}

@@ -2,6 +2,7 @@
 import assert from "node:assert/strict";
 import Anthropic from "@anthropic-ai/sdk";
 import { betaTool } from "@anthropic-ai/sdk/helpers/beta/json-schema";
+import { jsonSchemaOutputFormat } from "@anthropic-ai/sdk/helpers/json-schema";
 
 const [url, apiKey] = process.argv.slice(2);
 const baseURL = new URL("..", url).href.replace(/\/$/, "");
@@ -35,6 +36,12 @@ const parts = {
     const said = client.messages.stream({ model: "real", max_tokens: 100, messages: [user("hello")] }).on("text", (t) => text.push(t));
     assert.equal((await said.finalMessage()).content[0].text, "You said hello.");
     assert.equal(text.join(""), "You said hello.");
+  },
+
+  async format() {
+    const format = jsonSchemaOutputFormat(tools[0].input_schema);
+    const m = await client.messages.parse({ model: "real", max_tokens: 100, output_config: { format }, messages: [user("where?")] });
+    assert.deepEqual(m.parsed_output, { city: "Oslo" });
   },
 
   // What the client has as beta: it says so in the query, and runs tools itself.

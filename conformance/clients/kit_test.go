@@ -166,7 +166,10 @@ type request struct {
 	Stream      bool              `json:"stream"`
 	Temperature *float64          `json:"temperature"`
 	Tools       []json.RawMessage `json:"tools"`
-	Messages    []struct {
+	Format      struct {
+		Type string `json:"type"`
+	} `json:"response_format"`
+	Messages []struct {
 		Role    string          `json:"role"`
 		Content string          `json:"content"`
 		Call    string          `json:"tool_call_id"`
@@ -245,6 +248,9 @@ func (p *provider) serve(w http.ResponseWriter, r *http.Request) {
 		send(`{"tool_calls":[{"index":0,"function":{"arguments":"{\"city\":"}}]}`, "")
 		send(`{"tool_calls":[{"index":0,"function":{"arguments":"\"Oslo\"}"}}]}`, "")
 		end("tool_calls")
+	case in.Format.Type == "json_schema":
+		send(`{"content":"{\"city\":\"Oslo\"}"}`, "")
+		end("stop")
 	case m.Content == "slow":
 		send(`{"content":"one "}`, "")
 		select {

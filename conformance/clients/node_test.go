@@ -30,4 +30,4 @@ func node(t *testing.T, script string, parts int) {
 func TestNode(t *testing.T) { node(t, "openai.mjs", 12) }
 
 // TestAnthropic drives palyrad with npm's @anthropic-ai/sdk.
-func TestAnthropic(t *testing.T) { node(t, "anthropic.mjs", 7) }
+func TestAnthropic(t *testing.T) { node(t, "anthropic.mjs", 8) }

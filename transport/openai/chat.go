@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"encoding/json"
 	"net/http"
 	"slices"
 	"strings"
@@ -223,6 +224,15 @@ func choice(f *fields, r *turn.Request, one func(o *fields) string) {
 	}
 }
 
+// schemaOf reads the schema of a format.
+func schemaOf(s *fields) json.RawMessage {
+	text := s.raw("schema")
+	if text == nil || text[0] != '{' {
+		s.fail("schema", "invalid_type", "want an object")
+	}
+	return text
+}
+
 // format reads what the answer's text is. schema opens the object that has name and schema.
 func format(o *fields, r *turn.Request, schema func() *fields) {
 	switch kind := o.must("type"); kind {
@@ -231,10 +241,7 @@ func format(o *fields, r *turn.Request, schema func() *fields) {
 		r.Format = new(turn.Format)
 	case "json_schema":
 		s := schema()
-		r.Format = &turn.Format{Name: s.must("name"), Description: s.text("description"), Schema: s.raw("schema"), Strict: s.yes("strict")}
-		if r.Format.Schema == nil || r.Format.Schema[0] != '{' {
-			s.fail("schema", "invalid_type", "want an object")
-		}
+		r.Format = &turn.Format{Name: s.must("name"), Description: s.text("description"), Schema: schemaOf(s), Strict: s.yes("strict")}
 		if s != o {
 			o.add(s.rest(""))
 		} else if s.err != nil {

@@ -87,6 +87,14 @@ func (x *exchange) readMessages() (*messagesRequest, error) {
 		if text := f.raw("output_config"); text != nil {
 			o := open("output_config", text)
 			q.request.Effort = o.text("effort")
+			if text := o.raw("format"); text != nil {
+				s := open("output_config.format", text)
+				if s.must("type") != "json_schema" {
+					s.fail("type", "unsupported_value", "want json_schema")
+				}
+				q.request.Format = &turn.Format{Schema: schemaOf(s), Strict: true}
+				o.add(s.rest(""))
+			}
 			f.add(o.rest(""))
 		}
 		q.request.Thinking = thinking(f)

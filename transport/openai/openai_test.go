@@ -127,6 +127,28 @@ func TestEffort(t *testing.T) {
 	}
 }
 
+// TestFormat: the schema of an answer, and that a tool's is kept to, reach a provider that has such.
+func TestFormat(t *testing.T) {
+	const schema = `"schema":{"type":"object"}`
+	for path, body := range map[string]string{
+		pathChat:      `"response_format":{"type":"json_schema","json_schema":{"name":"n","strict":true,` + schema + `}},"tools":[{"type":"function","function":{"name":"f","strict":true,"parameters":{}}}],"messages"`,
+		pathResponses: `"text":{"format":{"type":"json_schema","name":"n","strict":true,` + schema + `}},"tools":[{"type":"function","name":"f","strict":true,"parameters":{}}],"store":false,"input"`,
+		pathMessages:  `"output_config":{"format":{"type":"json_schema",` + schema + `}},"tools":[{"name":"f","strict":true,"input_schema":{}}],"max_tokens":9,"messages"`,
+	} {
+		for _, model := range []string{"main", "claude"} {
+			f := newFake(t, says("{}"))
+			f.object(f.ask(NewHandler(), "POST", path, `{"model":"`+model+`",`+body+`:[{"role":"user","content":"q"}]}`), 200)
+			want := `"format":{"name":"n",` + schema + `,"strict":true}`
+			if path == pathMessages {
+				want = `"format":{` + schema + `,"strict":true}`
+			}
+			if got := string(f.started[0].Steps[0].Input); !strings.Contains(got, want) || !strings.Contains(got, `"name":"f","schema":{},"strict":true`) {
+				t.Errorf("%s, %s: %s", path, model, got)
+			}
+		}
+	}
+}
+
 // TestRefused: what isn't supported is refused by the name of the member, before anything begins.
 func TestRefused(t *testing.T) {
 	f, h := newFake(t, says("yes")), NewHandler()
@@ -160,7 +182,9 @@ func TestRefused(t *testing.T) {
 		{pathMessages, `{"model":"main","max_tokens":1,"messages":[{"role":"user","content":"a"}],"thinking":{"type":"enabled"}}`, "thinking.budget_tokens"},
 		{pathMessages, `{"model":"main","max_tokens":1,"messages":[{"role":"user","content":"a"}],"thinking":{"type":"deep"}}`, "thinking.type"},
 		{pathMessages, `{"model":"agent","max_tokens":1,"messages":[{"role":"user","content":"a"}],"thinking":{"type":"adaptive"}}`, "thinking"},
-		{pathMessages, `{"model":"main","max_tokens":1,"messages":[{"role":"user","content":"a"}],"output_config":{"format":{}}}`, "output_config.format"},
+		{pathMessages, `{"model":"main","max_tokens":1,"messages":[{"role":"user","content":"a"}],"output_config":{"format":{}}}`, "output_config.format.type"},
+		{pathMessages, `{"model":"main","max_tokens":1,"messages":[{"role":"user","content":"a"}],"output_config":{"format":{"type":"json_schema"}}}`, "output_config.format.schema"},
+		{pathMessages, `{"model":"agent","max_tokens":1,"messages":[{"role":"user","content":"a"}],"output_config":{"format":{"type":"json_schema","schema":{}}}}`, "output_config"},
 		{pathMessages, `{"model":"main","max_tokens":1,"messages":[{"role":"user","content":"a"}],"thread":{"type":"create"}}`, "thread"},
 		{pathResponses, `{"model":"main","input":"a","reasoning":{"summary":"auto"}}`, "reasoning.summary"},
 		{pathResponses, `{"model":"main","input":"a","client_metadata":"b"}`, "client_metadata"},
