@@ -305,7 +305,7 @@ func TestLongDay(t *testing.T) {
 func TestNotification(t *testing.T) {
 	h := newHouse(t)
 	defer h.quit()
-	ctx := browser(t)
+	ctx := wholeBrowser(t)
 	h.enter(ctx)
 	permit := func(s permissions.PermissionSetting) action {
 		return func(ctx context.Context, tg *chromedp.Target) (none chromedp.Void, err error) {

@@ -24,7 +24,7 @@ func ask[P, R any](c cdp.Command[P, R], params P) chromedp.Action[R] {
 // nothing of a run, and has a page of its own when palyrad is gone.
 func TestInstallable(t *testing.T) {
 	h := newHouse(t)
-	ctx := browser(t)
+	ctx := wholeBrowser(t)
 	h.enter(ctx)
 	const secret = "only palyrad shows this"
 	over := h.call("touch", "/tmp/"+secret)
