@@ -186,6 +186,39 @@ func TestFindsOpenCases(t *testing.T) {
 	}
 }
 
+// TestTurns: two turns make each attempt as both users. A case that runs alone has one control in a
+// turn, but for those that prove nothing as one of the users: these have each in each.
+func TestTurns(t *testing.T) {
+	known, err := loadExpect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lopsided := 0
+	for _, c := range cases() {
+		for turn := range 2 {
+			b, next, roots := &battery{turn: turn, known: known}, &battery{turn: turn + 1, known: known}, 0
+			for _, mode := range modes {
+				root, other := b.plays(&c, &user{name: "root"}, mode), b.plays(&c, &user{name: "unprivileged"}, mode)
+				if root == other || root == next.plays(&c, &user{name: "root"}, mode) {
+					t.Errorf("case %s, %s, turn %d: as root %t, as a user %t, as root in the next turn, too", c.id(), mode, turn, root, other)
+				}
+				if root {
+					roots++
+				}
+			}
+			if one := roots == 0 || roots == len(modes); c.alone && one == known.ofUser(&c) {
+				t.Errorf("case %s has %d of %d modes as root in turn %d", c.id(), roots, len(modes), turn)
+			}
+		}
+		if c.alone && known.ofUser(&c) {
+			lopsided++
+		}
+	}
+	if lopsided == 0 {
+		t.Error("no such case is alone: the rule has nothing to do")
+	}
+}
+
 // TestAgain says that a case failed which bwrap stops, and one which it doesn't.
 func TestAgain(t *testing.T) {
 	b, users := bwrapBattery(t)

@@ -139,4 +139,10 @@ func (es expectations) covers(r *record) bool {
 	return false
 }
 
+// ofUser reports whether a case is on the list as one of the users.
+func (es expectations) ofUser(c *attackCase) bool {
+	number, _, _ := strings.Cut(c.id(), "/")
+	return slices.ContainsFunc(es, func(e expectation) bool { return e.User != "*" && (e.Case == c.id() || e.Case == number) })
+}
+
 func matches(pattern, s string) bool { return pattern == "*" || pattern == s }
