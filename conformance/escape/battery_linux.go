@@ -501,7 +501,8 @@ func (b *battery) build(to, built, pkg string, flags ...string) error {
 		}
 		return os.WriteFile(to, program, 0o755)
 	}
-	build := exec.Command("go", append(append([]string{"build", "-trimpath", "-ldflags=-s -w", "-o", to}, flags...), pkg)...) // each call seals its program
+	// Each call copies and hashes its program: no debugger's tables.
+	build := exec.Command("go", append(append([]string{"build", "-trimpath", "-ldflags=-s -w", "-o", to}, flags...), pkg)...)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w\n%s", pkg, err, out)
