@@ -471,8 +471,7 @@ func (t *tally) connections(dir string, exact bool) {
 		t.sum += ended * waitSize
 		switch {
 		case inUse == 0:
-		case exact:
-			t.table(dir + "/" + v.table)
+		case exact && t.table(dir+"/"+v.table):
 		default:
 			t.possible += inUse * (sys.SocketSize + 2*native.MaxQueue)
 		}
@@ -510,10 +509,11 @@ const (
 // 0100007F:C350 01 00000000:00000FA0 00:00000000 00000000 1000 0 0 …". The fourth word is the
 // state, the fifth has the bytes that wait to be acknowledged and to be received, the tenth is
 // the inode, 0 for a socket without a descriptor. The bytes do not say how much memory holds them.
-func (t *tally) table(path string) {
+// It reports whether it could be read.
+func (t *tally) table(path string) bool {
 	f, err := os.Open(path)
 	if err != nil {
-		return
+		return false
 	}
 	defer f.Close()
 	lines := bufio.NewScanner(f)
@@ -529,6 +529,7 @@ func (t *tally) table(path string) {
 			}
 		}
 	}
+	return lines.Err() == nil
 }
 
 // watching is what an inotify instance is called in /proc/pid/fd.

@@ -96,5 +96,6 @@ func (w *Walk) childrenOf(dir string, out []int) []int {
 			out = append(out, n)
 		}
 	}
+	w.Missed = w.Missed || words.Err() != nil
 	return out
 }
