@@ -75,20 +75,14 @@ user-exhaustive: ## those of cells and of tools, where it matters who runs them
 
 # Looking shares what build compiled; check is quick after it. Memory for time.
 LOOK := CGO_ENABLED=0 GOGC=400
-check: fmt ## formatting, vet, types on each platform, the rules of the tree, staticcheck, govulncheck
+check: fmt ## formatting, types and vet on each platform, the rules of the tree, staticcheck, govulncheck
 	@$(MAKE) --no-print-directory -j2 -O vet lint arch vuln
 fmt:
 	@out=$$(gofmt -l .); test -z "$$out" || { echo "gofmt: $$out"; exit 1; }
-# What clients imports takes a minute to compile: its own tests vet it.
-vet: linux/amd64 $(OTHERS) $(filter-out conformance/clients,$(NESTED))
-linux/amd64: ; @echo "vet $@"; $(LOOK) go vet ./...
-# What vet alone would see there: assembly beside its declarations, and what is unsafe.
-linux/arm64: ONLY = ./isolate/internal/sys ./conformance/escape/attack
-windows/amd64: ONLY = ./crypt/keyring/backend
-$(OTHERS):
-	@echo "types on $@"; $(LOOK) go run ./conformance/platforms $@
-	@$(if $(ONLY),echo "vet $@"; $(LOOK) GOOS=$(@D) GOARCH=$(@F) go vet $(ONLY))
-$(NESTED): ; @echo "vet $@"; cd $@ && $(LOOK) go vet ./...
+VET = go run -C conformance/vet . -C $(CURDIR)
+vet: linux/amd64 $(OTHERS) $(NESTED)
+linux/amd64 $(OTHERS): ; @echo "vet on $@"; $(LOOK) $(VET) $@
+$(NESTED): ; @echo "vet $@"; $(LOOK) $(VET)/$@ linux/amd64
 arch: ; $(LOOK) go test $(TESTFLAGS) ./conformance/arch
 lint: ; $(LOOK) go run honnef.co/go/tools/cmd/staticcheck@v0.8.2 ./...
 vuln: ; @$(LOOK) bash .ci/vuln $(VULNDB)

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -184,5 +185,5 @@ func (s *server) settled() (rss, goroutines int, err error) {
 			return rss, goroutines, err
 		}
 	}
-	return 0, 0, errors.New("no go_goroutines among the metrics")
+	return 0, 0, cmp.Or(lines.Err(), errors.New("no go_goroutines among the metrics"))
 }

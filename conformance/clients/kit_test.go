@@ -122,6 +122,9 @@ func (h *house) start() {
 				ready <- true
 			}
 		}
+		if err := s.Err(); err != nil {
+			fmt.Fprintln(&log, err)
+		}
 		close(ready)
 	}()
 	h.stop = sync.OnceFunc(func() {

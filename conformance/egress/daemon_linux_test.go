@@ -53,7 +53,7 @@ func (b *bench) daemon(more ...string) int {
 		}
 	})
 	if !serving {
-		b.t.Fatal("palyrad doesn't serve")
+		b.t.Fatalf("palyrad doesn't serve: %v", lines.Err())
 	}
 	b.serves = c.Process.Pid
 	return c.Process.Pid

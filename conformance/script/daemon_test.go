@@ -68,7 +68,7 @@ func daemon(ts *testscript.TestScript, neg bool, args []string) {
 	})
 	if !serving {
 		<-rest
-		ts.Fatalf("palyrad does not serve:\n%s", &text)
+		ts.Fatalf("palyrad does not serve: %v\n%s", lines.Err(), &text)
 	}
 }
 

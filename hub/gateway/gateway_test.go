@@ -149,6 +149,9 @@ func TestListCosts(t *testing.T) {
 				}
 				_, _ = fmt.Fprintf(s, `{"jsonrpc":"2.0","id":%d,"result":{"tools":[],"nextCursor":"%d","junk":"%s"}}`+"\n", m.ID, pages, strings.Repeat("j", c.junk))
 			}
+			if err := in.Err(); err != nil {
+				t.Error(err)
+			}
 		}()
 		if _, err := s.list(t.Context()); fault.ReasonOf(err) != "server_protocol" || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%+v: %v", c, err)

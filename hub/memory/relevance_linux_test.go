@@ -68,6 +68,9 @@ func TestRelevance(t *testing.T) {
 				}
 				ids = append(ids, paragraphs[n].id)
 			}
+			if err := rows.Err(); err != nil {
+				t.Fatal(err)
+			}
 			return ids
 		}},
 		{"vectors alone", func(q string) (ids []string) {

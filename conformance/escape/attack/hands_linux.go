@@ -68,7 +68,7 @@ func victim(a args) (string, error) {
 		}
 		emit(result{Case: "victim", Outcome: state})
 	}
-	return "", nil
+	return "", in.Err()
 }
 
 // plant makes a thing in the host's key ring or IPC namespace and waits until

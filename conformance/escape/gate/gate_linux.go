@@ -184,7 +184,7 @@ func (g *gate) daemon(dir string) (end func() error, err error) {
 			return func() error { return errors.Join(c.Process.Signal(syscall.SIGTERM), c.Wait()) }, nil
 		}
 	}
-	return nil, fmt.Errorf("palyrad doesn't serve: %w: %s", c.Wait(), text)
+	return nil, fmt.Errorf("palyrad doesn't serve: %w: %s", errors.Join(lines.Err(), c.Wait()), text)
 }
 
 func exists(path string) bool {

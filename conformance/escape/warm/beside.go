@@ -61,6 +61,9 @@ func sit(k *kernel.Kernel, p kernel.Proposal) (*beside, error) {
 			}
 			fmt.Printf("%s\n", in.Bytes())
 		}
+		if err := in.Err(); err != nil {
+			fmt.Fprintln(os.Stderr, "the call beside it:", err)
+		}
 	}()
 	select {
 	case <-b.ended:

@@ -1,0 +1,3 @@
+package faulty
+
+var handle int = "a string"

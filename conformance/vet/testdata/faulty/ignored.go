@@ -1,0 +1,5 @@
+//go:build ignore
+
+package faulty
+
+//go:debug panicnil=1
