@@ -206,7 +206,7 @@ func TestEncode(t *testing.T) {
 	}
 	half := 0.5
 	for dialect, made := range map[string]*turn.Request{
-		turn.Responses: {Temperature: &half, TopP: &half, Choice: turn.ChoiceTool + "a", OneCall: true, Format: &turn.Format{Name: "n", Description: "d", Schema: json.RawMessage(`{"type":"object"}`), Strict: true}},
+		turn.Responses: {Temperature: &half, TopP: &half, Choice: turn.ChoiceTool + "a", OneCall: true, Summary: "auto", Format: &turn.Format{Name: "n", Description: "d", Schema: json.RawMessage(`{"type":"object"}`), Strict: true}},
 		turn.Chat:      {Temperature: &half, TopP: &half, Stop: []string{"\n"}, Choice: turn.ChoiceTool + "a", OneCall: true, Format: &turn.Format{Schema: json.RawMessage(`{"type":"object"}`)}},
 		turn.Messages:  {Temperature: &half, TopP: &half, Stop: []string{"\n"}, Choice: turn.ChoiceTool + "a", OneCall: true, Format: &turn.Format{Name: "n", Schema: json.RawMessage(`{"type":"object"}`)}, Thinking: &turn.Thinking{Budget: 1024, Display: "omitted"}},
 	} {
@@ -234,7 +234,8 @@ func TestEncode(t *testing.T) {
 	}
 	for dialect, r := range map[string]*turn.Request{turn.Responses: {Messages: small.Messages, Stop: []string{"a"}}, turn.Messages: {Messages: small.Messages, Format: new(turn.Format)},
 		turn.Responses + " ": {Messages: small.Messages, Thinking: new(turn.Thinking)}, turn.Chat: {Messages: small.Messages, Thinking: new(turn.Thinking)},
-		turn.Messages + " ": {Messages: small.Messages, Format: &turn.Format{Description: "d", Schema: json.RawMessage(`{}`)}}} {
+		turn.Messages + " ":  {Messages: small.Messages, Format: &turn.Format{Description: "d", Schema: json.RawMessage(`{}`)}},
+		turn.Messages + "  ": {Messages: small.Messages, Summary: "auto"}, turn.Chat + " ": {Messages: small.Messages, Summary: "auto"}} {
 		if _, err := Encode(strings.TrimSpace(dialect), "m", r); err == nil {
 			t.Errorf("%s: it's taken", dialect)
 		}

@@ -30,8 +30,14 @@ func responsesBody(model string, r *turn.Request) object {
 	if r.CacheKey != "" {
 		b["prompt_cache_key"] = r.CacheKey
 	}
-	if r.Effort != "" {
-		b["reasoning"] = object{"effort": r.Effort}
+	reasoning := make(object)
+	for name, word := range map[string]string{"effort": r.Effort, "summary": r.Summary} {
+		if word != "" {
+			reasoning[name] = word
+		}
+	}
+	if len(reasoning) > 0 {
+		b["reasoning"] = reasoning
 	}
 	sampling(b, r)
 	choice(b, r, func(name string) object { return object{"type": "function", "name": name} })

@@ -66,7 +66,9 @@ type Request struct {
 	OneCall     bool     `json:"one_call,omitempty"`    // it has one call at most
 	Format      *Format  `json:"format,omitempty"`      // its text is JSON
 	// Effort is how much it reasons, in a word of the provider's: 1 to 16 of a-z. "": its default.
-	Effort   string    `json:"effort,omitempty"`
+	Effort string `json:"effort,omitempty"`
+	// Summary is how much it tells of that, likewise. "": nothing. It comes in opaque items.
+	Summary  string    `json:"summary,omitempty"`
 	Thinking *Thinking `json:"thinking,omitempty"` // nil: as it does untold
 	// Script is what the scripted provider answers; see Script. Others have none.
 	Script json.RawMessage `json:"script,omitempty"`
@@ -243,8 +245,8 @@ func (r *Request) check() error {
 		return bad("top_p isn't between 0 and 1")
 	case len(r.Stop) > maxStop || slices.Contains(r.Stop, ""):
 		return bad("stop has more than %d texts, or an empty one", maxStop)
-	case r.Effort != "" && !isWord(r.Effort) || r.Thinking != nil && r.Thinking.Display != "" && !isWord(r.Thinking.Display):
-		return bad("effort, and display of thinking, have 1 to 16 of a-z")
+	case r.Effort != "" && !isWord(r.Effort) || r.Summary != "" && !isWord(r.Summary) || r.Thinking != nil && r.Thinking.Display != "" && !isWord(r.Thinking.Display):
+		return bad("effort, summary, and display of thinking, have 1 to 16 of a-z")
 	case r.Thinking != nil && r.Thinking.Budget < 0:
 		return bad("the budget of thinking is less than 0")
 	case r.Format != nil && r.Format.Schema != nil && r.Format.Schema[0] != '{':
@@ -294,6 +296,7 @@ func (r *Request) Fits(dialect string) error {
 		member  string
 	}{{len(r.Stop) > 0, Responses, "stop"}, {r.Format != nil && r.Format.Schema == nil, Messages, "a format without a schema"},
 		{r.Format != nil && r.Format.Description != "", Messages, "a format's description"}, {r.Embed != nil, Messages, "embed"},
+		{r.Summary != "", Messages, "a summary of reasoning"}, {r.Summary != "", Chat, "a summary of reasoning"},
 		{r.Thinking != nil, Responses, "thinking"}, {r.Thinking != nil, Chat, "thinking"}} {
 		if no.is && no.dialect == dialect {
 			return fault.New(fault.Usage, "invalid_input", "ask model", fmt.Errorf("%s: models of the provider %q have none", no.member, dialect))

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -61,8 +62,11 @@ func newHouse(t *testing.T) *house {
 	if err := os.WriteFile(filepath.Join(dir, "src", "a.txt"), []byte("a"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	text := fmt.Sprintf("[state]\ndir = %q\n[listen]\nsocket = %q\nhttp = %q\n[workspaces.src]\npath = %q\n[approvals]\nallow_self = true\n[agent]\nmodel = \"looks\"\n[models.real]\nprovider = \"openai_chat\"\nurl = \"http://%s/v1\"\nnetwork = %q\n",
-		filepath.Join(dir, "state"), h.socket, at, filepath.Join(dir, "src"), h.server.at, h.server.at)
+	text := fmt.Sprintf("[state]\ndir = %q\n[listen]\nsocket = %q\nhttp = %q\n[workspaces.src]\npath = %q\n[approvals]\nallow_self = true\n[agent]\nmodel = \"looks\"\n",
+		filepath.Join(dir, "state"), h.socket, at, filepath.Join(dir, "src"))
+	for name, dialect := range map[string]string{"real": "openai_chat", "reasons": "openai"} {
+		text += fmt.Sprintf("[models.%s]\nprovider = %q\nurl = \"http://%s/v1\"\nnetwork = %q\n", name, dialect, h.server.at, h.server.at)
+	}
 	for name, script := range scripts {
 		file := filepath.Join(dir, name+".json")
 		if err := os.WriteFile(file, []byte(script), 0o600); err != nil {
@@ -122,7 +126,7 @@ func (h *house) start() {
 				ready <- true
 			}
 		}
-		if err := s.Err(); err != nil {
+		if err := s.Err(); err != nil && !errors.Is(err, os.ErrClosed) {
 			fmt.Fprintln(&log, err)
 		}
 		close(ready)
@@ -152,7 +156,8 @@ func (h *house) palyra(args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// provider is a server of Chat Completions, which does what the last message says.
+// provider is a server of Chat Completions, which does what the last message says, and of Responses,
+// which says why if it's asked for a summary.
 type provider struct {
 	t  *testing.T
 	at string // address, not the loopback's: a cell has its own
@@ -211,7 +216,35 @@ func (p *provider) last() request {
 	return p.bodies[len(p.bodies)-1]
 }
 
+func (p *provider) reasons(w http.ResponseWriter, r *http.Request) {
+	var in struct {
+		Reasoning struct {
+			Summary string `json:"summary"`
+		} `json:"reasoning"`
+	}
+	if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+		p.t.Error(err)
+	}
+	summary := "[]"
+	if in.Reasoning.Summary == "auto" {
+		summary = `[{"type":"summary_text","text":"Two and two."}]`
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	for _, event := range []string{
+		`{"type":"response.output_item.done","output_index":0,"item":{"id":"rs_1","type":"reasoning","summary":` + summary + `,"encrypted_content":"gA=="}}`,
+		`{"type":"response.output_text.delta","output_index":1,"delta":"Four."}`,
+		`{"type":"response.output_item.done","output_index":1,"item":{"id":"msg_1","type":"message","role":"assistant","content":[{"type":"output_text","text":"Four."}]}}`,
+		`{"type":"response.completed","response":{"usage":{"input_tokens":11,"output_tokens":4}}}`,
+	} {
+		fmt.Fprintf(w, "data: %s\n\n", event)
+	}
+}
+
 func (p *provider) serve(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "/v1/responses" {
+		p.reasons(w, r)
+		return
+	}
 	var in request
 	if err := json.NewDecoder(r.Body).Decode(&in); err != nil || r.URL.Path != "/v1/chat/completions" || !in.Stream {
 		p.t.Errorf("%s: %v, %+v", r.URL.Path, err, in)

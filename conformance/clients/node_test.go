@@ -27,7 +27,7 @@ func node(t *testing.T, script string, parts int) {
 }
 
 // TestNode drives palyrad with npm's openai.
-func TestNode(t *testing.T) { node(t, "openai.mjs", 12) }
+func TestNode(t *testing.T) { node(t, "openai.mjs", 13) }
 
 // TestAnthropic drives palyrad with npm's @anthropic-ai/sdk.
 func TestAnthropic(t *testing.T) { node(t, "anthropic.mjs", 8) }

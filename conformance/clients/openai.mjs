@@ -38,6 +38,20 @@ const parts = {
     assert.equal((await stream.totalUsage()).total_tokens, 15);
   },
 
+  async reasons() {
+    const ask = (summary) => client.responses.stream({ model: "reasons", input: "2+2?", reasoning: { summary } });
+    const pieces = [];
+    const first = ask("auto");
+    first.on("response.reasoning_summary_text.delta", (e) => pieces.push(e.delta));
+    const r = await first.finalResponse();
+    assert.deepEqual(pieces, ["Two and two."]);
+    assert.equal(r.output_text, "Four.");
+    assert.deepEqual(r.output[0].summary, [{ type: "summary_text", text: "Two and two." }]);
+    assert.deepEqual((await ask(null).finalResponse()).output[0].summary, []);
+    const chat = client.responses.create({ model: "real", input: "2+2?", reasoning: { summary: "auto" } });
+    await assert.rejects(chat, (e) => e instanceof OpenAI.BadRequestError && /a summary of reasoning/.test(e.message));
+  },
+
   async runTools() {
     let asked;
     const runner = client.chat.completions.runTools({

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -95,7 +96,7 @@ func (h *house) start() {
 				ready <- true
 			}
 		}
-		if err := s.Err(); err != nil {
+		if err := s.Err(); err != nil && !errors.Is(err, os.ErrClosed) {
 			fmt.Fprintln(&log, err)
 		}
 		close(ready)

@@ -53,7 +53,7 @@ func newFake(t *testing.T, steps ...step) *fake {
 	f := &fake{t: t, sessions: map[string]string{}, titles: map[string]string{}, runs: map[string]*hub.Run{}, of: map[string]hub.NewRun{}, steps: steps, end: hub.Run{State: hub.RunDone}}
 	f.Table = hub.NewTable(
 		hub.ListModels.By(func(context.Context, hub.Caller, hub.None) (hub.Page[hub.Model], error) {
-			return hub.Page[hub.Model]{Items: []hub.Model{{Name: "main", Provider: turn.Chat, Model: "m", Default: true}, {Name: "claude", Provider: turn.Messages}, {Name: "gone", Reason: "helper_unusable"}}}, nil
+			return hub.Page[hub.Model]{Items: []hub.Model{{Name: "main", Provider: turn.Chat, Model: "m", Default: true}, {Name: "claude", Provider: turn.Messages}, {Name: "gpt", Provider: turn.Responses}, {Name: "gone", Reason: "helper_unusable"}}}, nil
 		}),
 		hub.CreateSession.By(f.createSession), hub.GetSession.By(f.getSession), hub.EndSession.By(f.endSession),
 		hub.ListSessions.By(f.listSessions),

@@ -5,8 +5,10 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http/httptest"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -29,7 +31,7 @@ func TestModels(t *testing.T) {
 	for _, m := range list {
 		ids = append(ids, at(m, "id").(string))
 	}
-	if got := strings.Join(ids, " "); got != "main claude agent/main agent agent/claude" {
+	if got := strings.Join(ids, " "); got != "main claude gpt agent/main agent agent/claude agent/gpt" {
 		t.Error(got)
 	}
 	if o := f.object(f.ask(h, "GET", "/v1/models/gone", ""), 404); at(o, "error", "code") != "model_not_found" {
@@ -110,18 +112,18 @@ func TestEffort(t *testing.T) {
 	const want = `{"effort":"high","messages":[{"parts":[{"text":"q"}],"role":"user"},{"parts":[{"text":"s"}],"role":"system"}]`
 	for path, c := range map[string]struct{ body, more string }{
 		pathChat:      {`{"model":"main","reasoning_effort":"high","messages":[{"role":"user","content":"q"},{"role":"developer","content":"s"}]}`, ""},
-		pathResponses: {`{"model":"main","reasoning":{"effort":"high"},"client_metadata":{"a":"b"},"store":false,"input":[{"role":"user","content":"q"},{"role":"system","content":"s"}]}`, ""},
+		pathResponses: {`{"model":"gpt","reasoning":{"effort":"high","summary":"auto"},"client_metadata":{"a":"b"},"store":false,"input":[{"role":"user","content":"q"},{"role":"system","content":"s"}]}`, `,"summary":"auto"`},
 		pathMessages + "?beta=true": {`{"model":"claude","max_tokens":9,"output_config":{"effort":"high"},"thinking":{"type":"adaptive","display":"omitted"},"messages":[{"role":"user","content":"q"},
 			{"role":"system","content":[{"type":"text","text":"s","cache_control":{"type":"ephemeral"}}]}]}`, `,"thinking":{"display":"omitted"}`},
 	} {
 		f := newFake(t, says("yes"))
 		o := f.object(f.ask(NewHandler(), "POST", path, c.body), 200)
 		got := string(f.started[0].Steps[0].Input)
-		got = strings.NewReplacer(`"model":"claude"`, `"model":"main"`, `,"max_tokens":9`, "", `"max_tokens":9,`, "", `,"cache_key":"palyra"`, "", `"cache_key":"palyra",`, "").Replace(got)
+		got = strings.NewReplacer(`"model":"claude"`, `"model":"main"`, `"model":"gpt"`, `"model":"main"`, `,"max_tokens":9`, "", `"max_tokens":9,`, "", `,"cache_key":"palyra"`, "", `"cache_key":"palyra",`, "").Replace(got)
 		if got != `{"model":"main","request":`+want+c.more+`}}` {
 			t.Errorf("%s:\n%s", path, got)
 		}
-		if path == pathResponses && at(o, "reasoning", "effort") != "high" {
+		if path == pathResponses && (at(o, "reasoning", "effort") != "high" || at(o, "reasoning", "summary") != "auto") {
 			t.Errorf("it repeats %v", o["reasoning"])
 		}
 	}
@@ -186,7 +188,7 @@ func TestRefused(t *testing.T) {
 		{pathMessages, `{"model":"main","max_tokens":1,"messages":[{"role":"user","content":"a"}],"output_config":{"format":{"type":"json_schema"}}}`, "output_config.format.schema"},
 		{pathMessages, `{"model":"agent","max_tokens":1,"messages":[{"role":"user","content":"a"}],"output_config":{"format":{"type":"json_schema","schema":{}}}}`, "output_config"},
 		{pathMessages, `{"model":"main","max_tokens":1,"messages":[{"role":"user","content":"a"}],"thread":{"type":"create"}}`, "thread"},
-		{pathResponses, `{"model":"main","input":"a","reasoning":{"summary":"auto"}}`, "reasoning.summary"},
+		{pathResponses, `{"model":"gpt","input":"a","reasoning":{"context":"all_turns"}}`, "reasoning.context"},
 		{pathResponses, `{"model":"main","input":"a","client_metadata":"b"}`, "client_metadata"},
 		{pathMessages, `{"model":"main","max_tokens":1,"messages":[{"role":"user","content":[{"type":"image"}]}]}`, "messages[0].content[0].type"},
 	} {
@@ -281,6 +283,43 @@ func TestResponse(t *testing.T) {
 	}
 	f.runs[runOf("resp_", o["id"].(string))].Principal = "bob"
 	f.object(f.ask(h, "GET", pathResponses+"/"+o["id"].(string), ""), 404)
+}
+
+// TestSummary: the parts of a summary of reasoning are events, and its item is passed on as it is.
+func TestSummary(t *testing.T) {
+	const item = `{"encrypted_content":"x","id":"rs","summary":[{"text":"One.","type":"summary_text"},{"text":"Two.","type":"summary_text"}],"type":"reasoning"}`
+	f := newFake(t, step{tool: turn.Tool, output: lines(turn.Event{Opaque: json.RawMessage(item)}, turn.Event{Text: "yes"}, turn.Event{End: turn.EndStop, Usage: new(turn.Usage)})})
+	h := NewHandler()
+	first := f.ask(h, "POST", pathResponses, `{"model":"gpt","stream":true,"reasoning":{"summary":"auto"},"input":"a"}`)
+	var told []string
+	var last object
+	for _, d := range data(first) {
+		var ev object
+		if err := json.Unmarshal([]byte(d), &ev); err != nil {
+			t.Fatal(err)
+		}
+		if kind, of := strings.CutPrefix(ev["type"].(string), "response.reasoning_summary_"); of {
+			if ev["item_id"] != "rs" || ev["output_index"] != 0.0 {
+				t.Error(d)
+			}
+			told = append(told, strings.TrimSpace(fmt.Sprintln(kind, ev["summary_index"], ev["delta"], ev["text"], at(ev, "part", "text"))))
+		}
+		if none, _ := at(ev, "item", "summary").([]any); ev["type"] == "response.output_item.added" && len(none) > 0 {
+			t.Error(d)
+		}
+		last, _ = ev["response"].(object)
+	}
+	want := []string{"part.added 0 <nil> <nil>", "text.delta 0 One. <nil> <nil>", "text.done 0 <nil> One. <nil>", "part.done 0 <nil> <nil> One.",
+		"part.added 1 <nil> <nil>", "text.delta 1 Two. <nil> <nil>", "text.done 1 <nil> Two. <nil>", "part.done 1 <nil> <nil> Two."}
+	if !slices.Equal(told, want) {
+		t.Errorf("%q", told)
+	}
+	if got, err := encode(at(last, "output", 0)); err != nil || string(got) != item {
+		t.Errorf("%v: %s", err, got)
+	}
+	if all := numbered(t, f.ask(h, "GET", pathResponses+"/"+last["id"].(string)+"?stream=true", "")); !maps.Equal(all, numbered(t, first)) {
+		t.Error(all)
+	}
 }
 
 // TestNamespace: a tool in a namespace is called by both names, which a provider has as one.

@@ -263,7 +263,7 @@ func (b *reply) say(ev *turn.Event) error {
 		if err := b.grow(len(ev.Opaque)); err != nil {
 			return err
 		}
-		if err := b.add(o); err != nil {
+		if err := b.reason(o); err != nil {
 			return err
 		}
 		return b.done(len(b.output) - 1)
@@ -337,6 +337,36 @@ func (b *reply) space(name string) string {
 		}
 	}
 	return ""
+}
+
+// reason adds an item that reasons. A part of its summary comes in one piece: the provider's item
+// is passed on once it's whole.
+func (b *reply) reason(o object) error {
+	parts, _ := o["summary"].([]any)
+	o["summary"] = []any{} // a client adds the parts as they come
+	if err := b.add(o); err != nil {
+		return err
+	}
+	if len(parts) > 0 {
+		o["summary"] = parts
+	}
+	for i, p := range parts {
+		of, _ := p.(map[string]any)
+		text, ok := of["text"].(string)
+		if !ok {
+			continue
+		}
+		for _, ev := range []struct {
+			kind, member string
+			v            any
+		}{{"part.added", "part", object{"type": "summary_text", "text": ""}}, {"text.delta", "delta", text}, {"text.done", "text", text}, {"part.done", "part", p}} {
+			data := object{"item_id": o["id"], "output_index": len(b.output) - 1, "summary_index": i, ev.member: ev.v}
+			if err := b.send("response.reasoning_summary_"+ev.kind, data); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // call adds a call of the client's tool.

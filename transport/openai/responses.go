@@ -309,7 +309,7 @@ func responseOptions(f *fields, r *turn.Request) {
 	choice(f, r, func(o *fields) string { return o.must("name") })
 	if text := f.raw("reasoning"); text != nil {
 		o := open("reasoning", text)
-		r.Effort = o.text("effort")
+		r.Effort, r.Summary = o.text("effort"), o.text("summary")
 		f.add(o.rest(""))
 	}
 	if text := f.raw("text"); text != nil {
@@ -356,8 +356,13 @@ func repeatRequest(echo object, r *turn.Request) {
 	if r.CacheKey != "" {
 		echo["prompt_cache_key"] = r.CacheKey
 	}
-	if r.Effort != "" {
-		echo["reasoning"] = object{"effort": r.Effort, "summary": nil}
+	if reasoning := (object{"effort": nil, "summary": nil}); r.Effort != "" || r.Summary != "" {
+		for name, word := range map[string]string{"effort": r.Effort, "summary": r.Summary} {
+			if word != "" {
+				reasoning[name] = word
+			}
+		}
+		echo["reasoning"] = reasoning
 	}
 	if r.MaxTokens > 0 {
 		echo["max_output_tokens"] = r.MaxTokens
