@@ -45,25 +45,24 @@ LAZY = { echo 1000000 >/proc/self/timerslack_ns; } 2>/dev/null || :;
 # Packages wait, too: for deadlines, processes and the disk. Two more than there are processors keep those busy.
 # The slowest of the list's end go first, or they're alone at the end. The rules of the tree are check's.
 SOME = $(GOTEST) -short -p $$(($$(nproc) + 2)) $(TESTFLAGS)
-FIRST := $(addprefix palyra/,kernel hub/local isolate/cell conformance/script cmd/palyrad transport/httpapi)
+FIRST := $(addprefix palyra/,kernel hub/local isolate/cell transport/httpapi)
 ALL = $$(printf '%s\n' $(FIRST) $$(go list ./...) | grep -vxF $(patsubst %,-e %,palyra/conformance/arch $(OUTSIDE)) $(OFTURN))
-OUTSIDE := $(addprefix palyra/conformance/,egress escape lane)
+OUTSIDE := $(addprefix palyra/,conformance/script cmd/palyrad conformance/egress conformance/escape conformance/lane)
 # The targets in -turn do a third of their work, by turns: the next two commits' are the others.
 TURN = $$(git rev-list --count HEAD)
-PART0 := agentloop|conformance/egress|crypt|hub|transport
+PART0 := agentloop|conformance/egress|hub|transport
 PART1 := authz|call|conformance/escape|isolate|kernel
 OFTURN = $(if $(THIRD),| grep -E$(if $(THIRD:2=),,v) '^(palyra|\.)/($(or $(PART$(THIRD)),$(PART0)|$(PART1)))(/|$$)')
 race-turn exhaustive-turn user-exhaustive-turn outside-turn:
 	@$(MAKE) --no-print-directory $(@:-turn=) THIRD=$$(($(TURN) % 3))
 test: build ## every Go test but check's and outside's, in random order; exhaustive ones take a sample (-short)
 	$(LAZY) $(SOME) $(or $(PACKAGES),$(ALL))
-outside: build ## those that look at all there is from outside: calls that reach hosts, the battery itself, CI's lanes
+outside: build ## those that look from outside at what is built: commands as they are typed, palyrad, calls that reach hosts, the battery itself, CI's lanes
 	$(LAZY) $(SOME) $(or $(PACKAGES),$$(printf '%s\n' $(OUTSIDE) $(OFTURN)))
-# Packages without goroutines, in tests too, have no races of their own; conformance and cmd/palyrad look from outside at programs
-# as they ship.
+# Packages without goroutines, in tests too, have no races of their own; conformance looks from outside at programs as they ship.
 race: build ## those of make test, with the race detector where there are goroutines
 	@$(LAZY) calm=$$([[ -n "$(PACKAGES)" ]] || go list -f '{{.ImportPath}} {{.Dir}}' $(ALL) | while read -r p d; do \
-		[[ $$p != palyra/conformance/* && $$p != palyra/cmd/palyrad ]] && grep -qE '"sync|\.Go\(|\.Parallel\(|\bgo (func|[a-z][A-Za-z.]*\()' $$d/*.go || echo $$p; done); status=0; \
+		[[ $$p != palyra/conformance/* ]] && grep -qE '"sync|\.Go\(|\.Parallel\(|\bgo (func|[a-z][A-Za-z.]*\()' $$d/*.go || echo $$p; done); status=0; \
 	{ [[ -z $$calm ]] || CGO_ENABLED=0 $(SOME) -p $$(nproc) $$calm; } & \
 	$(SOME) $(DETECTOR) $(or $(PACKAGES),$$(grep -vxFf <(echo "$$calm") <(printf '%s\n' $(ALL)))) || status=1; wait $$! || status=1; exit $$status
 SAMPLED = $(shell grep -rl --include='*_test.go' '^	"palyra/internal/sample"$$' .)

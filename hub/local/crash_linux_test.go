@@ -250,7 +250,7 @@ func TestCrash(t *testing.T) {
 	}
 	whole.recovered(t, all)
 	if os.Getenv(asShips) != "" || os.Getenv("PALYRA_TEST_BIN") != "" {
-		crashes(t, all, at, sample.Of(1, 3))
+		crashes(t, all, at, sample.Of(2, 1), sample.Of(1, 3))
 		return
 	}
 	exe := filepath.Join(v.Bins, "local.test")
@@ -270,9 +270,9 @@ func TestCrash(t *testing.T) {
 	t.Logf("victims: %s", said)
 }
 
-// crashes lives few lives for each kind of step that all came to, killed there, and looks at
-// what each left.
-func crashes(t *testing.T, all told, at func(name string) victim, few int) {
+// crashes lives few lives for one of every so many kinds of steps that all came to, killed there,
+// and looks at what each left.
+func crashes(t *testing.T, all told, at func(name string) victim, every, few int) {
 	last := make(map[string]int)
 	for _, s := range all.steps {
 		name, n, _ := strings.Cut(s, " ")
@@ -288,6 +288,9 @@ func crashes(t *testing.T, all told, at func(name string) victim, few int) {
 	n, killed := 0, new(atomic.Int32)
 	t.Run("lives", func(t *testing.T) {
 		for i, name := range slices.Sorted(maps.Keys(last)) {
+			if i%every != 0 {
+				continue
+			}
 			// The order of steps is the same in each life but for a few of the store.
 			nths := slices.Compact([]int{1, max(1, last[name]/3), max(1, last[name]*2/3)})
 			for k := range min(few, len(nths)) {

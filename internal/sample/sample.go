@@ -25,7 +25,7 @@ func Of(few, all int) int {
 
 var number = regexp.MustCompile(`[0-9]+`)
 
-// Steps returns the indexes of the steps to try, in order: with -short one of every other kind,
+// Steps returns the indexes of the steps to try, in order: with -short one of every fourth kind,
 // without it all. Names that differ in numbers alone are of one kind. Of the first such kind it's
 // the first step, of the next one the second, and so on around: a sample of early and late ones.
 func Steps(names []string) []int {
@@ -39,9 +39,9 @@ func Steps(names []string) []int {
 		of[kind] = append(of[kind], i)
 	}
 	take := make([]bool, len(names))
-	for i := 0; i < len(kinds); i += 2 {
+	for i := 0; i < len(kinds); i += 4 {
 		steps := of[kinds[i]]
-		take[steps[i/2%len(steps)]] = true
+		take[steps[i/4%len(steps)]] = true
 	}
 	var some []int
 	for i := range names {

@@ -10,14 +10,14 @@ import (
 func TestSample(t *testing.T) {
 	was := testing.Short()
 	defer func() { flag.Set("test.short", fmt.Sprint(was)) }()
-	names := []string{"begin 1", "write 1", "write 2", "sync 1", "begin 2", "write 3", "sync 2", "end"}
+	names := []string{"begin 1", "write 1", "sync 1", "rename", "mark 1", "begin 2", "write 2", "mark 2", "end"}
 	for _, c := range []struct {
 		short string
 		of    int
 		steps []int
 	}{
-		{"true", 3, []int{0, 6}}, // begin 1, sync 2
-		{"false", 9, []int{0, 1, 2, 3, 4, 5, 6, 7}},
+		{"true", 3, []int{0, 7}}, // begin 1, mark 2
+		{"false", 9, []int{0, 1, 2, 3, 4, 5, 6, 7, 8}},
 	} {
 		if err := flag.Set("test.short", c.short); err != nil {
 			t.Fatal(err)
