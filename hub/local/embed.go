@@ -94,9 +94,9 @@ func (h *Hub) embeds() string {
 }
 
 // embed has vectors of texts made for a caller, within a time. nil: no model is configured for it.
-// The call is decided with what the session that has the texts has read, and counted as that
-// session's; "": it is a session of its own.
-func (h *Hub) embed(ctx context.Context, c hub.Caller, session string, texts []string, within time.Duration) *memory.Embedded {
+// The call is decided with what the session that has the texts has read, and with their origins,
+// and counted as that session's; "": it is a session of its own.
+func (h *Hub) embed(ctx context.Context, c hub.Caller, session string, texts, origins []string, within time.Duration) *memory.Embedded {
 	name := h.embeds()
 	if name == "" || len(texts) == 0 {
 		return nil
@@ -123,7 +123,7 @@ func (h *Hub) embed(ctx context.Context, c hub.Caller, session string, texts []s
 		e.Why = why
 		return e
 	}
-	vectors, why := h.askVectors(ctx, c, session, ask, within)
+	vectors, why := h.askVectors(ctx, c, session, ask, origins, within)
 	if why != "" {
 		e.Why = why
 		return e
@@ -135,7 +135,7 @@ func (h *Hub) embed(ctx context.Context, c hub.Caller, session string, texts []s
 }
 
 // askVectors makes the call. why is the reason for which there are no vectors.
-func (h *Hub) askVectors(ctx context.Context, c hub.Caller, session string, texts []string, within time.Duration) (vectors []turn.Vector, why string) {
+func (h *Hub) askVectors(ctx context.Context, c hub.Caller, session string, texts, origins []string, within time.Duration) (vectors []turn.Vector, why string) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	text, err := (&turn.Request{Embed: &turn.Embed{Input: texts}}).Encode()
@@ -153,7 +153,7 @@ func (h *Hub) askVectors(ctx context.Context, c hub.Caller, session string, text
 	}
 	var out bytes.Buffer // the run's until it has ended
 	id, err := h.runs.Start(ctx, run.Request{User: c.User, Surface: c.Surface, Device: c.Device, Token: c.Token, Reserve: h.privileged(c),
-		Steps: []hub.Step{{Tool: turn.Tool, Input: input}}, Attended: true, Unasked: true, Wrote: session, Stdout: &out, Spends: session, Budget: hub.Budget{Calls: 1, Wall: 2 * within}}) // ctx ends it before
+		Steps: []hub.Step{{Tool: turn.Tool, Input: input}}, Attended: true, Unasked: true, Wrote: session, Origins: origins, Stdout: &out, Spends: session, Budget: hub.Budget{Calls: 1, Wall: 2 * within}}) // ctx ends it before
 	if err == nil {
 		err = h.runs.Wait(ctx, id)
 	}
@@ -229,7 +229,7 @@ func (a attaching) Attach(ctx context.Context, at run.Attaching) (context.Contex
 	embed := func(text string, within time.Duration) {
 		resume := at.Pause()
 		defer resume()
-		ctx = memory.WithEmbedded(ctx, h.embed(ctx, at.Caller, at.Session, []string{text}, within))
+		ctx = memory.WithEmbedded(ctx, h.embed(ctx, at.Caller, at.Session, []string{text}, nil, within))
 	}
 	switch own := h.embeds() != "" && (at.Tool == toolproto.MemorySearch || at.Tool == toolproto.MemoryRetain); {
 	case own && json.Unmarshal(at.Input, &in) != nil: // the tool says what is wrong

@@ -220,6 +220,37 @@ func TestMemoryEmbedded(t *testing.T) {
 	}
 }
 
+// TestVectorsOfImport: where imported items come from is in the label of the call that asks for
+// their vectors.
+func TestVectorsOfImport(t *testing.T) {
+	h, heard, _ := remembersNear(t, nil)
+	op := h.member(2001, access.Operator)
+	for text, origins := range map[string][]string{"Wolves howl.": nil, "Foxes bark.": {call.OriginWeb}} {
+		h.did(request(h.house, hub.AddMemory, op, hub.MemoryAdd{Import: true, Items: []hub.NewMemoryItem{{Text: text, Origins: origins}}}))
+		if !strings.Contains(heard.last(), text) {
+			t.Errorf("asked %s", heard.last())
+		}
+		p, err := hub.ListRuns.Do(t.Context(), h, op, hub.RunQuery{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, r := range p.Items { // the newest comes first
+			if r, err = hub.GetRun.Do(t.Context(), h, op, r.ID); err != nil {
+				t.Fatal(err)
+			}
+			if len(r.Steps) == 1 && r.Steps[0].Tool == turn.Tool {
+				got = h.verify(r.Steps[0]).Statement.Predicate.Question.Inputs
+				break
+			}
+		}
+		want := append([]string{call.OriginPerson}, origins...)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s was asked about with %q", text, got)
+		}
+	}
+}
+
 // TestVectorsAreCounted: the tokens of a caller's vectors, and of those that memory has made, are
 // counted as the provider says, by principal and day, and by the session of the call that needed
 // them. With its budget taken none is asked for, which the call is told by name.

@@ -64,7 +64,11 @@ func (h *Hub) memoryCall(ctx context.Context, c hub.Caller, session, name string
 		defer mu.Unlock()
 		done = &r
 	}
-	vectors := h.embed(ctx, c, session, texts, embedWait)
+	var origins []string
+	for i := range beside.Items {
+		origins = append(origins, beside.Items[i].Origins...)
+	}
+	vectors := h.embed(ctx, c, session, texts, origins, embedWait)
 	id, err := h.once(ctx, c, session, hub.Step{Tool: name, Input: line}, func(ctx context.Context) context.Context {
 		return memory.WithEmbedded(tool.WithMemory(ctx, beside), vectors)
 	})

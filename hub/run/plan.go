@@ -50,6 +50,8 @@ type Request struct {
 	// Wrote is the session that wrote what the calls are about to use. Its label is in that of the
 	// run's session from the beginning. "": none.
 	Wrote string
+	// Origins are where the text in the steps came from besides: likewise.
+	Origins []string
 
 	Metadata map[string]string // the caller's own
 	// Beside puts what comes beside the calls into their ctx. It isn't kept: a run that goes on

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"palyra/call"
 	"palyra/hub"
 	"palyra/hub/session"
 	"palyra/hub/store"
@@ -220,14 +221,19 @@ func (e *Engine) Start(ctx context.Context, q Request) (string, error) {
 		if p.Agent != nil { // the first turn brings the prompt
 			return tx.JoinInputs(j.session, j.user, inputsOf(p.Agent, j.id)...)
 		}
-		if q.Wrote == "" {
+		var in call.Inputs
+		if q.Wrote != "" {
+			if in, err = tx.Inputs(q.Wrote); err != nil {
+				return err
+			}
+		}
+		for _, o := range q.Origins {
+			wrote = wrote.Join(call.Input{Origin: o, Tool: p.Steps[0].Tool, Run: j.id, Time: time.Now().UTC()})
+		}
+		if in = in.Join(wrote...); len(in) == 0 {
 			return nil
 		}
-		in, err := tx.Inputs(q.Wrote)
-		if err != nil {
-			return err
-		}
-		return tx.JoinInputs(j.session, j.user, in.Join(wrote...)...)
+		return tx.JoinInputs(j.session, j.user, in...)
 	})
 	j.ok = err == nil
 	if err == nil {
