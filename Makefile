@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build test race race-turn exhaustive exhaustive-turn user-exhaustive user-exhaustive-turn outside outside-turn check fmt vet arch lint vuln generate conformance battery battery-turn oracle sigstore cedar swaps sysfuzz agents clients console pictures fuzz fuzzers bench bench-full bench-baseline bench-compare lab lab-turn demo cross cross-turn ci clean
+.PHONY: help build test race race-turn exhaustive exhaustive-turn user-exhaustive user-exhaustive-turn outside outside-turn check fmt vet arch lint vuln generate conformance battery battery-turn oracle sigstore cedar cedar-turn swaps sysfuzz agents clients console pictures fuzz fuzzers bench bench-full bench-baseline bench-compare lab lab-turn demo cross cross-turn ci clean
 
 $(if $(findstring palyra_knobs,$(GOFLAGS) $(shell go env GOFLAGS)),$(error palyra_knobs builds a sandbox with holes: for tests only, never for bin/))
 GIT     := git -c safe.directory=*
@@ -110,8 +110,8 @@ pictures: build conformance/console/node_modules ## the pictures of the pages, i
 conformance/%/node_modules: conformance/%/package-lock.json
 	cd $(@D) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error >&2
 sigstore: build ; go run ./conformance/foreign
-cedar:
-	go run ./conformance/cedardiff
+cedar cedar-turn:
+	go run ./conformance/cedardiff $(if $(findstring turn,$@),-turn $(TURN))
 	go test -count 1 -v -run '^TestCorpus$$' ./authz/policy
 
 fuzz: ## each fuzz target for FUZZTIME (20s): executions, new inputs, coverage

@@ -18,10 +18,23 @@ class Unusable extends Error {}
 const about = (use) => [/=(\S+)/.exec(use)[1], /(?:^| )([^\s/]+:\d+)(?:\/\S*)?(?: form:\S+)?(?: keep)?(?: revoke)?$/.exec(use)[1]];
 const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
 
+// named is the name of a text that the engine has parsed, and keeps. Most bundles have the same ones.
+const kept = new Map();
+function named(preparse, value) {
+  const text = JSON.stringify(value);
+  if (!kept.has(text)) {
+    const answer = preparse(`${kept.size}`, value);
+    if (answer.type !== 'success') throw new Unusable(JSON.stringify(answer.errors));
+    kept.set(text, `${kept.size}`);
+  }
+  return kept.get(text);
+}
+
 function ask(bundle, q) {
-  const answer = cedar.isAuthorized({
+  const answer = cedar.statefulIsAuthorized({
     principal: q.principal, action: q.action, resource: q.resource, context: q.context,
-    schema: bundle.schema, validateRequest: true, policies: { staticPolicies: bundle.policies }, entities: q.entities,
+    preparsedSchemaName: named(cedar.preparseSchema, bundle.schema), validateRequest: true,
+    preparsedPolicySetId: named(cedar.preparsePolicySet, { staticPolicies: bundle.policies }), entities: q.entities,
   });
   if (answer.type !== 'success') throw new Unusable(JSON.stringify(answer.errors));
   const { decision, diagnostics } = answer.response;

@@ -67,8 +67,9 @@ func main() {
 	seed := flag.Uint64("seed", 1, "of the generator")
 	sets := flag.Int("sets", 150, "generated policy sets")
 	perSet := flag.Int("requests", 240, "requests to each")
+	turn := flag.Int("turn", -1, "of the sets repeat a third, which `N` chooses: all of them in three turns")
 	flag.Parse()
-	err := run(*js, *seed, *sets, *perSet)
+	err := run(*js, *seed, *sets, *perSet, *turn)
 	switch {
 	case err == nil:
 	case errors.Is(err, errDiffer):
@@ -82,7 +83,7 @@ func main() {
 	}
 }
 
-func run(js string, seed uint64, sets, perSet int) error {
+func run(js string, seed uint64, sets, perSet, turn int) error {
 	node, err := exec.LookPath("node")
 	if err != nil {
 		return err
@@ -115,7 +116,14 @@ func run(js string, seed uint64, sets, perSet int) error {
 	if err := enough(batches); err != nil {
 		return err
 	}
-	out, status, err := compare(node, js, dir, string(schema), batches)
+	repeated := batches
+	if turn >= 0 {
+		repeated = nil
+		for i := turn % 3; i < len(batches); i += 3 {
+			repeated = append(repeated, batches[i])
+		}
+	}
+	out, status, err := compare(node, js, dir, string(schema), repeated)
 	if err != nil {
 		return err
 	}
