@@ -78,7 +78,7 @@ func (m *manager) noHost() (string, error) {
 	if _, err := m.do("systemctl", "stop", "palyra-egress.service"); err != nil {
 		return "", err
 	}
-	r, err := m.answered("nohost", "process.run", `{"argv":["/usr/lib/lab","fetch","packages.example:443"],"egress_hosts":["packages.example"]}`)
+	r, err := m.tool("nohost", "process.run", `{"argv":["/usr/lib/lab","fetch","packages.example:443"],"egress_hosts":["packages.example"]}`)
 	if len(r.Steps) != 1 {
 		return "", fmt.Errorf("%v: %v", err, r)
 	}

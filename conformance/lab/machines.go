@@ -27,9 +27,9 @@ var mostParts = []string{"facts", "contract", "rooted", "cgroup", "pool", "nouse
 // and a kernel before 6.12 or arm64.
 var machines = []machine{
 	{name: "trixie-systemd", suite: "trixie", arch: "amd64", flavour: "cloud-amd64", turns: []int{1}, service: true, clock: true},
+	{name: "trixie-6.12", suite: "trixie", arch: "amd64", flavour: "cloud-amd64", turns: []int{2}, parts: append(mostParts, "warm")},
 	{name: "bookworm-systemd", suite: "bookworm", arch: "amd64", flavour: "cloud-amd64", turns: []int{2, 0}, service: true},
 	{name: "bookworm-6.1", suite: "bookworm", arch: "amd64", flavour: "cloud-amd64", turns: []int{1}, parts: mostParts},
-	{name: "trixie-6.12", suite: "trixie", arch: "amd64", flavour: "cloud-amd64", turns: []int{2}, parts: append(mostParts, "warm")},
 	{name: "trixie-6.12-arm64", suite: "trixie", arch: "arm64", flavour: "cloud-arm64", turns: []int{0}, parts: []string{"facts", "contract"}},
 	{name: "bullseye-5.10", suite: "bullseye", arch: "amd64", flavour: "cloud-amd64", parts: []string{"facts"}},
 }
