@@ -254,11 +254,31 @@ func run(expression string) action {
 	}
 }
 
+// follow clicks what leads to another page, and waits until that is whole.
+func follow(selector string) action {
+	mark, press := run("document.documentElement.dataset.left = ''"), click(selector)
+	there := holds("another page", "document.readyState === 'complete' && document.documentElement.dataset.left === undefined")
+	return func(ctx context.Context, t *chromedp.Target) (none chromedp.Void, err error) {
+		for _, a := range []action{mark, press, there} {
+			if _, err = a(ctx, t); err != nil {
+				break
+			}
+		}
+		return none, err
+	}
+}
+
 // see waits until the main part of the page has a text, whatever page that is by then.
 func see(text string) action { return until("main", text) }
 
 func until(selector, text string) action {
-	look := chromedp.Evaluate[bool](fmt.Sprintf("!!document.querySelector(%q) && document.querySelector(%[1]q).textContent.includes(%[2]q)", selector, text))
+	return holds(fmt.Sprintf("%q in %s", text, selector),
+		fmt.Sprintf("!!document.querySelector(%q) && document.querySelector(%[1]q).textContent.includes(%[2]q)", selector, text))
+}
+
+// holds waits until a condition does, which has a name.
+func holds(what, condition string) action {
+	look := chromedp.Evaluate[bool](condition)
 	return func(ctx context.Context, t *chromedp.Target) (none chromedp.Void, err error) {
 		tick := time.NewTicker(50 * time.Millisecond)
 		defer tick.Stop()
@@ -269,7 +289,7 @@ func until(selector, text string) action {
 			select {
 			case <-tick.C:
 			case <-ctx.Done():
-				return none, fmt.Errorf("no %q in %s: %w", text, selector, ctx.Err())
+				return none, fmt.Errorf("no %s: %w", what, ctx.Err())
 			}
 		}
 	}
