@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build test race race-turn exhaustive exhaustive-turn user-exhaustive user-exhaustive-turn outside outside-turn check fmt vet arch lint vuln generate conformance battery battery-turn oracle sigstore cedar cedar-turn swaps sysfuzz agents clients console pictures fuzz fuzzers bench bench-full bench-baseline bench-compare lab lab-turn demo cross cross-turn ci clean
+.PHONY: help build test race race-turn exhaustive exhaustive-turn user-exhaustive user-exhaustive-turn outside outside-turn check fmt vet arch lint vuln generate conformance battery battery-turn oracle sigstore cedar cedar-turn swaps swaps-turn sysfuzz agents clients console pictures fuzz fuzzers bench bench-full bench-baseline bench-compare lab lab-turn demo cross cross-turn ci clean
 
 $(if $(findstring palyra_knobs,$(GOFLAGS) $(shell go env GOFLAGS)),$(error palyra_knobs builds a sandbox with holes: for tests only, never for bin/))
 GIT     := git -c safe.directory=*
@@ -53,7 +53,7 @@ TURN = $$(git rev-list --count HEAD)
 PART0 := agentloop|conformance/egress|hub|transport
 PART1 := authz|call|conformance/escape|isolate|kernel
 OFTURN = $(if $(THIRD),| grep -E$(if $(THIRD:2=),,v) '^(palyra|\.)/($(or $(PART$(THIRD)),$(PART0)|$(PART1)))(/|$$)')
-race-turn exhaustive-turn user-exhaustive-turn outside-turn:
+race-turn exhaustive-turn user-exhaustive-turn outside-turn cedar-turn swaps-turn:
 	@$(MAKE) --no-print-directory $(@:-turn=) THIRD=$$(($(TURN) % 3))
 test: build ## every Go test but check's and outside's, in random order; exhaustive ones take a sample (-short)
 	$(LAZY) $(SOME) $(or $(PACKAGES),$(ALL))
@@ -93,7 +93,7 @@ conformance: outside battery oracle sigstore cedar swaps sysfuzz ## tests from o
 battery: build ; go run ./conformance/escape -out conformance/results/latest.json
 # Every attempt as root or as the user.
 battery-turn: build ; go run ./conformance/escape -turn $(TURN) -out conformance/results/latest.json
-swaps: build ; PALYRA_TRIALS=20000 go test -count 1 -timeout 12m -run TestApprovedIsWhatRan ./kernel
+swaps: build ; PALYRA_TRIALS=$(if $(THIRD),7000,20000) go test -count 1 -timeout 12m -run TestApprovedIsWhatRan ./kernel
 sysfuzz: build ; go run ./conformance/sysfuzz -calls 200000
 agents: build ## Claude Code, Codex and the MCP inspector, unmodified, with palyra's tools (npm: 1 GB)
 	go run ./conformance/agents
@@ -110,8 +110,8 @@ pictures: build conformance/console/node_modules ## the pictures of the pages, i
 conformance/%/node_modules: conformance/%/package-lock.json
 	cd $(@D) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error >&2
 sigstore: build ; go run ./conformance/foreign
-cedar cedar-turn:
-	go run ./conformance/cedardiff $(if $(findstring turn,$@),-turn $(TURN))
+cedar:
+	go run ./conformance/cedardiff $(addprefix -turn ,$(THIRD))
 	go test -count 1 -v -run '^TestCorpus$$' ./authz/policy
 
 fuzz: ## each fuzz target for FUZZTIME (20s): executions, new inputs, coverage

@@ -64,7 +64,7 @@ func main() {
 	palyra := flag.String("palyra", "bin/palyra", "`FILE` under test")
 	js := flag.String("js", "conformance/sigstore-js", "`FOLDER` of the foreign verifier")
 	cosign := flag.String("cosign", "", "`FILE` of cosign, if it is to be asked, too")
-	flips := flag.Int("flips", 200, "changed bits per receipt")
+	flips := flag.Int("flips", 50, "changed bits per receipt")
 	vectors := flag.String("vectors", "conformance/vectors/receipt", "`FOLDER` of receipts to change everywhere")
 	readme := flag.String("readme", "conformance/foreign/README.md", "`FILE` with the table of known disagreements")
 	flag.Parse()

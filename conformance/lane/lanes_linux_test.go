@@ -15,7 +15,7 @@ import (
 // makefile stands in for the project's in a repository that has .ci/lanes.
 const makefile = `
 .PHONY: $(MAKECMDGOALS)
-check cross-turn build demo battery battery-turn sigstore cedar swaps sysfuzz agents lab-turn: ; @echo $@ by $$(id -u) in $$PWD >&2
+check cross-turn build demo battery battery-turn sigstore cedar-turn swaps-turn sysfuzz agents lab-turn: ; @echo $@ by $$(id -u) in $$PWD >&2
 console clients test race-turn arch exhaustive-turn user-exhaustive-turn outside outside-turn: ; @printf '{"Action":"%s","Package":"p","Test":"TestA"}\n' run pass
 oracle: ; @printf '{"Action":"%s","Package":"q","Test":"TestB"}\n' run pass
 `
@@ -132,10 +132,10 @@ func TestLanesTogether(t *testing.T) {
 	}
 	dir := repository(t, `
 .PHONY: $(MAKECMDGOALS)
-cedar: ; @echo answered as the corpus >`+fifo+`
+cedar-turn: ; @echo answered as the corpus >`+fifo+`
 sigstore: ; @cat `+fifo+`
 oracle: ; @printf '{"Action":"%s","Package":"q","Test":"TestB"}\n' run pass
-swaps: ; @exit 3
+swaps-turn: ; @exit 3
 check: ; @:
 `)
 	got, out := lanes(t, dir, "LANE_BUDGET=60", "check", "cedar", "sigstore", "oracle", "swaps")
