@@ -67,7 +67,7 @@ race: build ## those of make test, with the race detector where there are gorout
 	$(SOME) $(DETECTOR) $(or $(PACKAGES),$$(grep -vxFf <(echo "$$calm") <(printf '%s\n' $(ALL)))) || status=1; wait $$! || status=1; exit $$status
 SAMPLED = $(shell grep -rl --include='*_test.go' '^	"palyra/internal/sample"$$' .)
 exhaustive: build ## the exhaustive tests, whole: kill -9 at every step, every input, every trial
-	$(LAZY) $(GOTEST) -run "^($$(awk -F '[ (]' '/^func Test/ { t = $$2 } /sample\.(Of|Steps)/ { print t }' $(SAMPLED) | sort -u | paste -sd'|'))$$" \
+	$(LAZY) $(GOTEST) -parallel $$(($$(nproc) * 2)) -run "^($$(awk -F '[ (]' '/^func Test/ { t = $$2 } /sample\.(Of|Steps)/ { print t }' $(SAMPLED) | sort -u | paste -sd'|'))$$" \
 		$(TESTFLAGS) $(or $(PACKAGES),$$(printf '%s\n' ./hub/local $$(dirname $(SAMPLED) | sort -u) $(OFTURN)))
 user-exhaustive: ## those of cells and of tools, where it matters who runs them
 	@$(MAKE) --no-print-directory exhaustive PACKAGES="$(or $(PACKAGES),$$(printf '%s\n' ./cmd/palyra-tool/... ./conformance/egress ./conformance/escape ./isolate/cell ./kernel $(OFTURN) | paste -sd' '))"
