@@ -3,7 +3,7 @@ package serve
 import "time"
 
 // A tree is sampled soon after its start, later every sampleEvery; and for no
-// more than a tenth of the time while it has used little of its limit. One that grows is
+// more than a tenth of the time while it has used little of its limits. One that grows is
 // sampled before it would have half of what is left, but for half of the time at most.
 const (
 	sampleFirst = 4 * time.Millisecond
@@ -17,7 +17,7 @@ const (
 // took long, unless it found little room, or that room is being filled.
 type pace struct {
 	next time.Duration
-	used float64 // part of the limit that the last sample found used
+	used float64 // part of the nearest limit that the last sample found used
 }
 
 func (c *pace) wait() time.Duration {
@@ -27,8 +27,8 @@ func (c *pace) wait() time.Duration {
 	return c.next
 }
 
-// took notes a sample that took d, ended since after the one before, and found that a part of the
-// limit, from 0 to 1, is left.
+// took notes a sample that took d of a processor, ended since after the one before, and found that
+// of the nearest limit a part, from 0 to 1, is left.
 func (c *pace) took(d, since time.Duration, left float64) {
 	rest := min(time.Duration(left*float64((sampleShare-1)*d)), sampleLast)
 	next := max(min(2*max(c.wait(), sampleFirst), sampleEvery), rest)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -220,10 +221,13 @@ func (p *process) await() error {
 			p.call.late = true
 			p.kill()
 		case left >= 0:
-			start := time.Now()
+			runtime.LockOSThread()
+			began := sys.ThreadTime()
 			left := p.sample()
+			took := sys.ThreadTime() - began // what it waited for a processor costs the program nothing
+			runtime.UnlockOSThread()
 			end := time.Now()
-			due.took(end.Sub(start), end.Sub(last), left)
+			due.took(took, end.Sub(last), left)
 			last = end
 		}
 	}
@@ -249,8 +253,8 @@ func (p *process) keepTime(watch int) func() {
 }
 
 // sample kills a run that exceeds a limit that only sampling enforces: memory that no cgroup is
-// charged for, the private directory without a quota. It returns the unused part of the memory
-// limit, from 0 to 1.
+// charged for, the private directory without a quota. It returns the unused part of the limit that
+// is nearest, from 0 to 1.
 func (p *process) sample() (left float64) {
 	t := p.tally()
 	if p.leaf == nil {
@@ -259,7 +263,9 @@ func (p *process) sample() (left float64) {
 	left = 1 - min(float64(t.sum)/float64(t.limit), 1)
 	p.stopBy(t.hit())
 	if len(p.rooms) > 0 && p.hit == "" {
-		p.stopBy(p.diskHit(t))
+		hit, room := p.diskHit(t)
+		p.stopBy(hit)
+		left = min(left, room)
 	}
 	return left
 }
@@ -280,23 +286,25 @@ func (p *process) stopBy(limit string) {
 // much: in its folders, or in files that only the processes in t have open, and for the layer those
 // of its other calls. Which call filled the layer can't be told: the first to find it so ends, and
 // as long as it's full the others. A process that hides its descriptors could have any number of
-// open files.
-func (p *process) diskHit(t *tally) string {
+// open files. The part that is left of the fullest, from 0 to 1, is returned, too.
+func (p *process) diskHit(t *tally) (hit string, left float64) {
 	held := t.withheld(p.spec.Limits.FileSize)
-	hit := ""
+	left = 1
 	for _, r := range p.rooms {
 		held := held
 		if r.layer {
 			held = p.withhold(held)
 		}
 		if hit == "" {
-			hit = overQuota(int(r.dir.Fd()), r.bytes-held.bytes, r.inodes-held.inodes)
+			var room float64
+			hit, room = overQuota(int(r.dir.Fd()), r.bytes-held.bytes, r.inodes-held.inodes)
+			left = min(left, room)
 		}
 	}
 	if hit == "" && (t.concealed || p.hides(t.unread, time.Now())) {
-		return hitUncounted
+		hit = hitUncounted
 	}
-	return hit
+	return hit, left
 }
 
 // unreadFor is how long messages and system calls may wait that hold files which can't be looked

@@ -480,7 +480,7 @@ func TestSampleOfCall(t *testing.T) {
 		want string
 	}{{tally{}, ""}, {tally{concealed: true}, hitUncounted}, {tally{unread: true}, hitUncounted}} {
 		p.unread = time.Now().Add(-unreadFor)
-		if got := p.diskHit(&c.t); got != c.want {
+		if got, _ := p.diskHit(&c.t); got != c.want {
 			t.Errorf("concealed %t, unread %t: %q, want %q", c.t.concealed, c.t.unread, got, c.want)
 		}
 	}

@@ -548,6 +548,14 @@ func EnterMounts(ns *os.File) error {
 // ThreadID returns the calling thread's id.
 func ThreadID() int { return unix.Gettid() }
 
+// ThreadTime returns how long the calling thread, which must be locked, has had a processor:
+// clock_gettime(2), CLOCK_THREAD_CPUTIME_ID.
+func ThreadTime() time.Duration {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t) // the clock is there: it can't fail
+	return time.Duration(t.Nano())
+}
+
 // TryReap reaps a child if it has ended, and does not wait for it.
 func TryReap(pid int) {
 	unix.Wait4(pid, nil, unix.WNOHANG|unix.WALL, nil)
