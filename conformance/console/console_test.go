@@ -282,11 +282,11 @@ func TestPictures(t *testing.T) {
 	shoot("", question)
 	for _, act := range []string{"journal/verify", "policy/test"} {
 		place, _, _ := strings.Cut(act, "/")
-		do(t, ctx, goTo(h.url+"/console/"+place), follow(fmt.Sprintf("form[action=%q] button", "/console/"+act)))
+		do(t, ctx, goTo(h.url+"/console/"+place), follow(fmt.Sprintf("form[action=%q] button", "/console/"+act)), shown("main h1"))
 		look("")
 	}
-	do(t, ctx, goTo(h.url+"/console/policy"), follow(`main a[href^="/console/policy/sets/"]`))
+	do(t, ctx, goTo(h.url+"/console/policy"), follow(`main a[href^="/console/policy/sets/"]`), shown("main h1"))
 	look("")
-	do(t, ctx, goTo(h.url+"/console/policy"), follow(`main a[href^="/console/policy/decisions/"]`))
+	do(t, ctx, goTo(h.url+"/console/policy"), follow(`main a[href^="/console/policy/decisions/"]`), shown("main h1"))
 	look("")
 }
