@@ -1,6 +1,9 @@
 package serve
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // A tree is sampled soon after its start, later every sampleEvery; and for no
 // more than a tenth of the time while it has used little of its limits. One that grows is
@@ -17,7 +20,7 @@ const (
 // took long, unless it found little room, or that room is being filled.
 type pace struct {
 	next time.Duration
-	used float64 // part of the nearest limit that the last sample found used
+	left []float64 // of each limit, as the last sample found it
 }
 
 func (c *pace) wait() time.Duration {
@@ -28,13 +31,20 @@ func (c *pace) wait() time.Duration {
 }
 
 // took notes a sample that took d of a processor, ended since after the one before, and found that
-// of the nearest limit a part, from 0 to 1, is left.
-func (c *pace) took(d, since time.Duration, left float64) {
-	rest := min(time.Duration(left*float64((sampleShare-1)*d)), sampleLast)
+// of each limit, always in the same order, a part from 0 to 1 is left. One that is nearly used up
+// hides no other's growth.
+func (c *pace) took(d, since time.Duration, left ...float64) {
+	rest := min(time.Duration(slices.Min(left)*float64((sampleShare-1)*d)), sampleLast)
 	next := max(min(2*max(c.wait(), sampleFirst), sampleEvery), rest)
-	if grown := 1 - left - c.used; grown > 0 {
-		half := time.Duration(min(left/2/grown*float64(since), float64(sampleLast)))
-		next = min(next, max(half, d, sampleLeast))
+	for i, now := range left {
+		was := 1.0
+		if i < len(c.left) {
+			was = c.left[i]
+		}
+		if grown := was - now; grown > 0 {
+			half := time.Duration(min(now/2/grown*float64(since), float64(sampleLast)))
+			next = min(next, max(half, d, sampleLeast))
+		}
 	}
-	c.next, c.used = next, 1-left
+	c.next, c.left = next, left
 }

@@ -34,3 +34,14 @@ func TestPace(t *testing.T) {
 		}
 	}
 }
+
+// TestPaceOfEach: what is nearly used up, and stays so, hides no other limit's growth.
+func TestPaceOfEach(t *testing.T) {
+	const ms = time.Millisecond
+	var c pace
+	c.took(0, 4*ms, 0.1, 1)
+	c.took(0, 10*ms, 0.1, 0.8)
+	if c.took(0, 20*ms, 0.1, 0.2); c.wait() < 3*ms || c.wait() > 4*ms {
+		t.Errorf("three fifths in 20 ms, and the next sample is due after %v, want 3.3 ms", c.wait())
+	}
+}

@@ -30,12 +30,13 @@ type quota struct {
 
 // overQuota returns "disk" if the directory behind dir holds more than bytes of allocated blocks
 // or more than inodes files, itself included, [hitUncounted] if that can't be told, else "". It
-// stops at the first of the three. The part that is left of the scarcer of the two, from 0 to 1,
-// says when to look again.
-func overQuota(dir int, bytes, inodes int64) (hit string, left float64) {
+// stops at the first of the three. The parts of bytes and of inodes that are left, from 0 to 1, say
+// when to look again.
+func overQuota(dir int, bytes, inodes int64) (hit string, left [2]float64) {
 	q := &quota{bytes: bytes, inodes: inodes}
 	hit = q.over(dir)
-	return hit, max(0, min(float64(q.bytes)/float64(max(bytes, 1)), float64(q.inodes)/float64(max(inodes, 1))))
+	part := func(left, of int64) float64 { return max(0, float64(left)/float64(max(of, 1))) }
+	return hit, [2]float64{part(q.bytes, bytes), part(q.inodes, inodes)}
 }
 
 func (q *quota) over(dir int) string {

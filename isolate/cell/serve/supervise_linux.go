@@ -227,7 +227,7 @@ func (p *process) await() error {
 			took := sys.ThreadTime() - began // what it waited for a processor costs the program nothing
 			runtime.UnlockOSThread()
 			end := time.Now()
-			due.took(took, end.Sub(last), left)
+			due.took(took, end.Sub(last), left...)
 			last = end
 		}
 	}
@@ -253,19 +253,19 @@ func (p *process) keepTime(watch int) func() {
 }
 
 // sample kills a run that exceeds a limit that only sampling enforces: memory that no cgroup is
-// charged for, the private directory without a quota. It returns the unused part of the limit that
-// is nearest, from 0 to 1.
-func (p *process) sample() (left float64) {
+// charged for, the private directory without a quota. It returns the unused part of each limit,
+// from 0 to 1.
+func (p *process) sample() (left []float64) {
 	t := p.tally()
 	if p.leaf == nil {
 		p.ev.Usage.PeakMemory = max(p.ev.Usage.PeakMemory, t.sum)
 	}
-	left = 1 - min(float64(t.sum)/float64(t.limit), 1)
+	left = append(left, 1-min(float64(t.sum)/float64(t.limit), 1))
 	p.stopBy(t.hit())
 	if len(p.rooms) > 0 && p.hit == "" {
-		hit, room := p.diskHit(t)
+		hit, rooms := p.diskHit(t)
 		p.stopBy(hit)
-		left = min(left, room)
+		left = append(left, rooms...)
 	}
 	return left
 }
@@ -286,19 +286,18 @@ func (p *process) stopBy(limit string) {
 // much: in its folders, or in files that only the processes in t have open, and for the layer those
 // of its other calls. Which call filled the layer can't be told: the first to find it so ends, and
 // as long as it's full the others. A process that hides its descriptors could have any number of
-// open files. The part that is left of the fullest, from 0 to 1, is returned, too.
-func (p *process) diskHit(t *tally) (hit string, left float64) {
+// open files. What is left of each, as overQuota has it, is returned, too.
+func (p *process) diskHit(t *tally) (hit string, left []float64) {
 	held := t.withheld(p.spec.Limits.FileSize)
-	left = 1
 	for _, r := range p.rooms {
 		held := held
 		if r.layer {
 			held = p.withhold(held)
 		}
 		if hit == "" {
-			var room float64
+			var room [2]float64
 			hit, room = overQuota(int(r.dir.Fd()), r.bytes-held.bytes, r.inodes-held.inodes)
-			left = min(left, room)
+			left = append(left, room[:]...)
 		}
 	}
 	if hit == "" && (t.concealed || p.hides(t.unread, time.Now())) {
